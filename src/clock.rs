@@ -1,0 +1,64 @@
+//! The only reader of this machine's clocks, and the cluster's clock as this node knows it.
+//!
+//! Time in a cluster is Postgres's `clock_timestamp()`. A node holds a lower bound of it, made of stamps in Postgres's answers and the monotonic time
+//! since they arrived ([`crate::engine::cluster_clock`] decides); the wall clock of this machine decides nothing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::domain::{Monotonic, Timestamp};
+use crate::engine::cluster_clock::{Stamp, StampedClock};
+
+/// The monotonic time now.
+pub fn monotonic() -> Monotonic {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    let now = instant();
+    Monotonic::from_start(now.saturating_duration_since(*START.get_or_init(|| now)))
+}
+
+/// This machine's wall clock: for log lines and the metric of its offset, never for a decision.
+#[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
+pub fn wall() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.plus(since_epoch)
+}
+
+/// Waits for `span`. Tests wait for facts instead.
+#[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
+pub async fn sleep(span: Duration) {
+    tokio::time::sleep(span).await;
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
+fn instant() -> Instant {
+    Instant::now()
+}
+
+/// The cluster's clock as this node knows it: shared by everything that must tell the time.
+#[derive(Debug, Default)]
+pub struct ClusterClock {
+    stamped: Mutex<StampedClock>,
+}
+
+impl ClusterClock {
+    /// A lower bound of Postgres's clock: never ahead of it. `None` before the first stamp.
+    pub fn now(&self) -> Option<Timestamp> {
+        self.lock().now(monotonic())
+    }
+
+    /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
+    pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
+        let stamp = Stamp { at, asked_at, arrived_at: monotonic() };
+        self.lock().take_in(stamp);
+    }
+
+    /// False before the first stamp, and for a minute after Postgres's clock jumped: nothing may be claimed then.
+    pub fn is_steady(&self) -> bool {
+        self.lock().is_steady(monotonic())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StampedClock> {
+        // The state is whole after every statement that changes it: a panic elsewhere does not spoil it.
+        self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

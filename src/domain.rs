@@ -1,0 +1,25 @@
+//! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
+
+pub mod batch;
+pub mod headers;
+pub mod ids;
+pub mod monotonic;
+pub mod name;
+pub mod outcome;
+pub mod record;
+pub mod shard;
+pub mod task;
+pub mod timestamp;
+pub mod topic;
+
+pub use batch::{Batch, BatchBuilder, BatchTask};
+pub use headers::Headers;
+pub use ids::{BatchId, IdRange, NodeId, TaskId};
+pub use monotonic::Monotonic;
+pub use name::TaskName;
+pub use outcome::{Outcome, Receipt};
+pub use record::Record;
+pub use shard::{Shard, ShardCount};
+pub use task::{NewTask, TaskState, Verdict};
+pub use timestamp::Timestamp;
+pub use topic::TopicName;

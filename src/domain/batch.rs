@@ -1,0 +1,202 @@
+//! A batch: the tasks of one claim, in one piece of memory.
+
+use std::ops::Range;
+
+use super::{BatchId, NewTask, TaskId, Timestamp, TopicName};
+
+/// The tasks of one claim, in the order of its arrays. Keys, payloads and headers of all of them lie in one buffer, as the claim's answer brought
+/// them: a task costs no allocation of its own.
+#[derive(Debug)]
+pub struct Batch {
+    pub id: BatchId,
+    tasks: Vec<Entry>,
+    topics: Vec<TopicName>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: TaskId,
+    first_id: TaskId,
+    attempt: i16,
+    topic: u16,
+    key: Option<Range<u32>>,
+    payload: Option<Range<u32>>,
+    headers: Option<Range<u32>>,
+    name: Option<Range<u32>>,
+}
+
+/// One task of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchTask<'a> {
+    /// The id of the row that was claimed.
+    pub id: TaskId,
+    /// The id that the submitter knows; the same as `id` unless this is a follow-up. Its due time is the one that was asked for.
+    pub first_id: TaskId,
+    /// 1 for the first attempt.
+    pub attempt: i16,
+    /// Index into [`Batch::topics`].
+    pub topic: u16,
+    pub key: Option<&'a [u8]>,
+    pub payload: Option<&'a [u8]>,
+    /// Encoded; see [`super::headers::decode`].
+    pub headers: &'a [u8],
+    pub name: Option<&'a [u8]>,
+}
+
+impl BatchTask<'_> {
+    pub fn bytes(&self) -> usize {
+        self.key.map_or(0, <[u8]>::len) + self.payload.map_or(0, <[u8]>::len) + self.headers.len()
+    }
+}
+
+impl Batch {
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Bytes that the batch holds in memory, its bookkeeping included.
+    pub fn bytes(&self) -> usize {
+        self.buffer.len() + self.tasks.len() * size_of::<Entry>()
+    }
+
+    /// The distinct topics of the batch, in the order of their first task.
+    pub fn topics(&self) -> &[TopicName] {
+        &self.topics
+    }
+
+    pub fn id_of(&self, index: usize) -> TaskId {
+        self.tasks[index].id
+    }
+
+    pub fn due_at(&self, index: usize) -> Timestamp {
+        self.tasks[index].id.due_at()
+    }
+
+    pub fn topic_index(&self, index: usize) -> u16 {
+        self.tasks[index].topic
+    }
+
+    pub fn task(&self, index: usize) -> BatchTask<'_> {
+        let entry = &self.tasks[index];
+        BatchTask {
+            id: entry.id,
+            first_id: entry.first_id,
+            attempt: entry.attempt,
+            topic: entry.topic,
+            key: self.slice(entry.key.as_ref()),
+            payload: self.slice(entry.payload.as_ref()),
+            headers: self.slice(entry.headers.as_ref()).unwrap_or(&[]),
+            name: self.slice(entry.name.as_ref()),
+        }
+    }
+
+    pub fn tasks(&self) -> impl Iterator<Item = BatchTask<'_>> {
+        (0..self.len()).map(|index| self.task(index))
+    }
+
+    fn slice(&self, range: Option<&Range<u32>>) -> Option<&[u8]> {
+        range.map(|range| &self.buffer[index(range.start)..index(range.end)])
+    }
+}
+
+fn index(offset: u32) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+/// Builds a [`Batch`] task by task, in the order of the claim's arrays.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    batch: Batch,
+}
+
+/// One task as [`BatchBuilder::push`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskParts<'a> {
+    pub id: TaskId,
+    pub first_id: Option<TaskId>,
+    pub attempt: Option<i16>,
+    pub topic: &'a str,
+    pub key: Option<&'a [u8]>,
+    pub payload: Option<&'a [u8]>,
+    pub headers: Option<&'a [u8]>,
+    pub name: Option<&'a [u8]>,
+}
+
+impl BatchBuilder {
+    pub fn new(id: BatchId, task_count: usize, bytes: usize) -> Self {
+        let batch = Batch { id, tasks: Vec::with_capacity(task_count), topics: Vec::new(), buffer: Vec::with_capacity(bytes) };
+        Self { batch }
+    }
+
+    /// # Panics
+    /// When the batch has passed 4 GiB or 65,534 topics: a claim ends at 16 MiB and a few thousand tasks.
+    pub fn push(&mut self, parts: TaskParts<'_>) {
+        let entry = Entry {
+            id: parts.id,
+            first_id: parts.first_id.unwrap_or(parts.id),
+            attempt: parts.attempt.unwrap_or(1),
+            topic: self.topic(parts.topic),
+            key: self.keep(parts.key),
+            payload: self.keep(parts.payload),
+            headers: self.keep(parts.headers),
+            name: self.keep(parts.name),
+        };
+        self.batch.tasks.push(entry);
+    }
+
+    /// The tasks of a submit that is claimed as it is inserted.
+    pub fn of_new_tasks<'a>(id: BatchId, tasks: impl ExactSizeIterator<Item = &'a NewTask> + Clone) -> Batch {
+        let bytes = tasks.clone().map(NewTask::bytes).sum();
+        let mut builder = Self::new(id, tasks.len(), bytes);
+        for task in tasks {
+            builder.push(TaskParts {
+                id: task.id,
+                first_id: None,
+                attempt: None,
+                topic: task.record.topic.as_str(),
+                key: task.record.key.as_deref(),
+                payload: task.record.payload.as_deref(),
+                headers: Some(task.record.headers.as_bytes()).filter(|headers| !headers.is_empty()),
+                name: task.name.as_ref().map(|name| name.as_str().as_bytes()),
+            });
+        }
+        builder.build()
+    }
+
+    /// The batch, in the order in which the tasks were pushed: its owner sorts an index of it when it must, for the arrays of the execlog keep the order
+    /// of the claim.
+    pub fn build(self) -> Batch {
+        self.batch
+    }
+
+    fn topic(&mut self, name: &str) -> u16 {
+        // Neighbours mostly share their topic: look at the last task's first.
+        let last = self.batch.tasks.last().map(|entry| usize::from(entry.topic));
+        let known = last.filter(|&last| self.batch.topics[last].as_str() == name);
+        let position = known.or_else(|| self.batch.topics.iter().position(|topic| topic.as_str() == name));
+        let position = position.unwrap_or_else(|| {
+            self.batch.topics.push(TopicName::stored(name));
+            self.batch.topics.len() - 1
+        });
+        assert!(position < usize::from(u16::MAX), "a batch has at most 65534 topics");
+        u16::try_from(position).unwrap_or(u16::MAX)
+    }
+
+    fn keep(&mut self, bytes: Option<&[u8]>) -> Option<Range<u32>> {
+        let bytes = bytes?;
+        let start = self.offset();
+        self.batch.buffer.extend_from_slice(bytes);
+        Some(start..self.offset())
+    }
+
+    fn offset(&self) -> u32 {
+        let length = self.batch.buffer.len();
+        assert!(length < index(u32::MAX), "a batch has less than 4 GiB");
+        u32::try_from(length).unwrap_or(u32::MAX)
+    }
+}

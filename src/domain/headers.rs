@@ -1,0 +1,116 @@
+//! Headers of a record, and how the column `headers` holds them.
+
+use thiserror::Error;
+
+/// Header names that are Punctual's own; a submitter may not use them.
+pub const RESERVED_PREFIX: &str = "punctual-";
+/// At most this many headers on one task: more is a mistake, and each costs the producer about 1 us.
+pub const COUNT_MAX: usize = 128;
+
+/// Headers in the order in which they were given, in the encoding of the column `headers`: for each, the length of the name (u16, big endian), the
+/// name, the length of the value (u32, big endian), the value. No headers are no bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Headers(Vec<u8>);
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum HeadersError {
+    #[error("a header name may not be empty")]
+    EmptyName,
+    #[error("header names that begin with '{RESERVED_PREFIX}' are reserved, {0:?} is one")]
+    Reserved(String),
+    #[error("a header name has at most 65535 bytes and a value at most 4 GiB")]
+    TooLong,
+    #[error("a header name may not contain the character NUL")]
+    Nul,
+    #[error("a task has at most {COUNT_MAX} headers")]
+    TooMany,
+}
+
+impl Headers {
+    pub fn new<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<Self, HeadersError> {
+        let mut encoded = Vec::new();
+        for (count, (name, value)) in headers.into_iter().enumerate() {
+            if count == COUNT_MAX {
+                return Err(HeadersError::TooMany);
+            }
+            check_name(name)?;
+            let name_length = u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
+            let value_length = u32::try_from(value.len()).map_err(|_too_long| HeadersError::TooLong)?;
+            encoded.extend_from_slice(&name_length.to_be_bytes());
+            encoded.extend_from_slice(name.as_bytes());
+            encoded.extend_from_slice(&value_length.to_be_bytes());
+            encoded.extend_from_slice(value);
+        }
+        Ok(Self(encoded))
+    }
+
+    /// The encoding; empty when there are no headers.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), HeadersError> {
+    if name.is_empty() {
+        return Err(HeadersError::EmptyName);
+    }
+    if name.contains('\0') {
+        return Err(HeadersError::Nul);
+    }
+    let prefix = name.as_bytes().get(..RESERVED_PREFIX.len());
+    if prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RESERVED_PREFIX.as_bytes())) {
+        return Err(HeadersError::Reserved(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Reads an encoding back, header by header; it ends early at bytes that are no encoding, and never panics.
+pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+    let mut rest = encoded;
+    std::iter::from_fn(move || {
+        let (name, after_name) = split_counted::<2>(rest)?;
+        let (value, after_value) = split_counted::<4>(after_name)?;
+        rest = after_value;
+        Some((std::str::from_utf8(name).ok()?, value))
+    })
+}
+
+/// Splits off what a big-endian length of `N` bytes counts.
+fn split_counted<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<N>()?;
+    let length = length.iter().fold(0_usize, |sum, byte| (sum << 8) | usize::from(*byte));
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(headers in proptest::collection::vec(("[a-z]{1,20}", proptest::collection::vec(any::<u8>(), 0..50)), 0..10)) {
+            let pairs: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
+            let encoded = Headers::new(pairs.iter().copied()).unwrap();
+            prop_assert_eq!(decode(encoded.as_bytes()).collect::<Vec<_>>(), pairs);
+        }
+
+        #[test]
+        fn any_bytes_decode_without_panic(bytes: Vec<u8>) {
+            prop_assert!(decode(&bytes).count() <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn our_own_names_are_refused_in_any_case() {
+        for name in ["punctual-task-id", "Punctual-X"] {
+            assert_eq!(Headers::new([(name, b"".as_slice())]), Err(HeadersError::Reserved(name.to_owned())));
+        }
+        assert_eq!(Headers::new([("", b"".as_slice())]), Err(HeadersError::EmptyName));
+    }
+}

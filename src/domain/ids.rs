@@ -1,0 +1,220 @@
+//! Ids of tasks, batches and nodes. All are UUIDs of version 8 whose first 48 bits are a time in milliseconds.
+//!
+//! ```text
+//! bits   0..48   due time of a task, time of the claim of a batch, start of a node: ms since the epoch
+//! bits  48..52   version, 8
+//! bits  52..64   shard of a task; random in a batch and a node
+//! bits  64..66   variant
+//! bits  66..128  random
+//! ```
+//!
+//! So ids sort by time, then by shard, and one index on (shard, id) serves the claim's range, the look-up and the delete.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::{Shard, Timestamp};
+
+const SHARD_BITS_MAX: u128 = 0xfff;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("an id is a UUID of version 8, like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
+pub struct IdError;
+
+/// The id of a task row: its due time, its shard, and 62 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(Uuid);
+
+/// The id of a batch: when it was claimed, by its node's idea of the cluster's clock, and 74 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(Uuid);
+
+/// The id of a node, new at every start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Uuid);
+
+/// Ids from `from` up to, not including, `to`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IdRange {
+    pub from: Uuid,
+    pub to: Uuid,
+}
+
+fn compose(millis: i64, twelve_bits: u16, random: u64) -> Uuid {
+    let time = u128::from(u64::try_from(millis.clamp(0, Timestamp::MAX.as_millis())).unwrap_or(0));
+    let low = u128::from(random & (u64::MAX >> 2)) | (0b10_u128 << 62);
+    Uuid::from_u128((time << 80) | (8_u128 << 76) | ((u128::from(twelve_bits) & SHARD_BITS_MAX) << 64) | low)
+}
+
+fn millis_of(id: Uuid) -> i64 {
+    i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX)
+}
+
+fn parse(text: &str) -> Result<Uuid, IdError> {
+    // Only the hyphenated form: one id has one spelling, in paths as in logs.
+    match Uuid::try_parse(text) {
+        Ok(id) if text.len() == 36 && id.get_version_num() == 8 => Ok(id),
+        _ => Err(IdError),
+    }
+}
+
+/// The lowest id of a millisecond, and the bound of a partition that starts there.
+pub fn floor_of(at: Timestamp) -> Uuid {
+    let time = u128::from(u64::try_from(at.as_millis()).unwrap_or(0));
+    Uuid::from_u128(time << 80)
+}
+
+impl TaskId {
+    pub fn new(due_at: Timestamp, shard: Shard, random: u64) -> Self {
+        Self(compose(due_at.as_millis(), shard.number(), random))
+    }
+
+    pub const fn from_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+
+    pub const fn uuid(self) -> Uuid {
+        self.0
+    }
+
+    pub fn due_at(self) -> Timestamp {
+        Timestamp::from_millis(millis_of(self.0))
+    }
+
+    /// The shard that the id names. A row's shard always is its id's.
+    pub fn shard(self) -> Shard {
+        let bits = (self.0.as_u128() >> 64) & SHARD_BITS_MAX;
+        Shard::new(u16::try_from(bits).unwrap_or(0))
+    }
+}
+
+impl BatchId {
+    pub fn new(claimed_at: Timestamp, twelve_bits: u16, random: u64) -> Self {
+        Self(compose(claimed_at.as_millis(), twelve_bits, random))
+    }
+
+    pub const fn from_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+
+    pub const fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl NodeId {
+    pub fn new(started_at: Timestamp, twelve_bits: u16, random: u64) -> Self {
+        Self(compose(started_at.as_millis(), twelve_bits, random))
+    }
+
+    pub const fn from_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+
+    pub const fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl IdRange {
+    /// All ids due from `from` up to, not including, `to`.
+    pub fn of_times(from: Timestamp, to: Timestamp) -> Self {
+        Self { from: floor_of(from), to: floor_of(to) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.from >= self.to
+    }
+
+    pub fn contains(&self, id: Uuid) -> bool {
+        self.from <= id && id < self.to
+    }
+
+    /// How many ids the range spans: the measure by which claims are sized.
+    pub fn width(&self) -> u128 {
+        self.to.as_u128().saturating_sub(self.from.as_u128())
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let id = Self(parse(text)?);
+        Ok(id)
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        parse(text).map(Self)
+    }
+}
+
+macro_rules! shown_as_uuid {
+    ($($id:ty),*) => {$(
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    )*};
+}
+shown_as_uuid!(TaskId, BatchId, NodeId);
+
+impl fmt::Debug for IdRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.from, self.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_task_id_tells_its_due_time_and_shard(millis in 0_i64..(1 << 48), shard in 0_u16..4096, random: u64) {
+            let id = TaskId::new(Timestamp::from_millis(millis), Shard::new(shard), random);
+            prop_assert_eq!(id.due_at().as_millis(), millis);
+            prop_assert_eq!(id.shard().number(), shard);
+            prop_assert_eq!(id.uuid().get_version_num(), 8);
+            prop_assert_eq!(id.to_string().parse::<TaskId>(), Ok(id));
+        }
+
+        #[test]
+        fn ids_sort_by_due_time_then_by_shard(a in 0_i64..1000, b in 0_i64..1000, s in 0_u16..4096, t in 0_u16..4096, x: u64, y: u64) {
+            let first = TaskId::new(Timestamp::from_millis(a), Shard::new(s), x);
+            let second = TaskId::new(Timestamp::from_millis(b), Shard::new(t), y);
+            if (a, s) != (b, t) {
+                prop_assert_eq!(first < second, (a, s) < (b, t));
+            }
+        }
+
+        #[test]
+        fn a_range_of_times_holds_exactly_the_ids_due_in_it(from in 0_i64..100, to in 0_i64..100, due in 0_i64..100, random: u64) {
+            let range = IdRange::of_times(Timestamp::from_millis(from), Timestamp::from_millis(to));
+            let id = TaskId::new(Timestamp::from_millis(due), Shard::new(4095), random);
+            prop_assert_eq!(range.contains(id.uuid()), (from..to).contains(&due));
+        }
+    }
+
+    #[test]
+    fn other_spellings_and_other_versions_are_no_ids() {
+        for text in ["", "x", "01934b2e7d3c80179f2b6a1c0e4d5b7f", "01934b2e-7d3c-4017-9f2b-6a1c0e4d5b7f"] {
+            assert_eq!(text.parse::<TaskId>(), Err(IdError));
+        }
+    }
+}

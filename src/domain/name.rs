@@ -1,0 +1,55 @@
+//! The submitter's own id for a task.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text); unique within its topic.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TaskName(Box<str>);
+
+const BYTES_MAX: usize = 255;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum TaskNameError {
+    #[error("a name may not be empty")]
+    Empty,
+    #[error("a name has at most {BYTES_MAX} bytes, this one has {0}")]
+    TooLong(usize),
+    #[error("a name may not contain the character NUL")]
+    Nul,
+}
+
+impl TaskName {
+    pub fn new(name: &str) -> Result<Self, TaskNameError> {
+        match name.len() {
+            0 => Err(TaskNameError::Empty),
+            length if length > BYTES_MAX => Err(TaskNameError::TooLong(length)),
+            _ if name.contains('\0') => Err(TaskNameError::Nul),
+            _ => Ok(Self(name.into())),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_in_bytes() {
+        assert!(TaskName::new(&"ä".repeat(127)).is_ok());
+        assert_eq!(TaskName::new(&"ä".repeat(128)), Err(TaskNameError::TooLong(256)));
+        assert_eq!(TaskName::new(""), Err(TaskNameError::Empty));
+        assert_eq!(TaskName::new("a\0b"), Err(TaskNameError::Nul));
+    }
+}

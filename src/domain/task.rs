@@ -1,0 +1,68 @@
+//! Tasks as they are submitted, and what can be said of one.
+
+use super::{Record, ShardCount, TaskId, TaskName, Timestamp};
+
+/// A task that was checked and has its id, but is not stored yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTask {
+    pub id: TaskId,
+    pub name: Option<TaskName>,
+    pub record: Record,
+}
+
+impl NewTask {
+    /// Gives `record` its id: due at `due_at`, on the shard of its name, else of its key, else of `random`.
+    pub fn new(record: Record, name: Option<TaskName>, due_at: Timestamp, shards: ShardCount, random: (u64, u64)) -> Self {
+        let topic = record.topic.as_str();
+        let shard = match (&name, &record.key) {
+            (Some(name), _) => shards.shard_of(topic, name.as_str().as_bytes()),
+            (None, Some(key)) => shards.shard_of(topic, key),
+            (None, None) => shards.pick(random.0),
+        };
+        Self { id: TaskId::new(due_at, shard, random.1), name, record }
+    }
+
+    /// The same task with another due time (a clamp to now): only the time in its id changes.
+    #[must_use]
+    pub fn due_at(self, due_at: Timestamp) -> Self {
+        let random = u64::try_from(self.id.uuid().as_u128() & u128::from(u64::MAX)).unwrap_or(0);
+        Self { id: TaskId::new(due_at, self.id.shard(), random), ..self }
+    }
+
+    /// Bytes that the task takes in memory and in a statement.
+    pub fn bytes(&self) -> usize {
+        self.record.bytes().saturating_add(self.name.as_ref().map_or(0, |name| name.as_str().len()))
+    }
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaskState {
+    Scheduled,
+    Claimed,
+    Published,
+    Cancelled,
+    Dead,
+}
+
+impl TaskState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Claimed => "claimed",
+            Self::Published => "published",
+            Self::Cancelled => "cancelled",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// The answer to a cancel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// No record of the task exists, or ever will.
+    Cancelled,
+    /// It was published, is on its way, or is a dead letter.
+    TooLate,
+    NotFound,
+}

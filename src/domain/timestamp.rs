@@ -1,0 +1,89 @@
+//! A moment of the cluster's clock.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Microseconds since the Unix epoch by the clock of the cluster (Postgres's `clock_timestamp()`).
+///
+/// Due times are whole milliseconds; the microseconds are there because the clock that is held against them is finer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The last moment that fits the 48 bits of a task id: the year 10889.
+    pub const MAX: Self = Self(((1_i64 << 48) - 1) * 1000);
+    pub const EPOCH: Self = Self(0);
+
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Milliseconds since the epoch, held within the bounds of a task id: 0 to 2^48 - 1.
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(0, Self::MAX.as_millis()).saturating_mul(1000))
+    }
+
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded down: a moment within a millisecond belongs to it.
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// The start of this moment's millisecond.
+    #[must_use]
+    pub const fn floor_millis(self) -> Self {
+        Self(self.as_millis().saturating_mul(1000))
+    }
+
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros_of(span)))
+    }
+
+    #[must_use]
+    pub fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(micros_of(span)))
+    }
+
+    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// This moment minus `other` in microseconds; negative when `other` is later.
+    pub const fn micros_after(self, other: Self) -> i64 {
+        self.0.saturating_sub(other.0)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}ms", self.as_millis(), self.0.rem_euclid(1000))
+    }
+}
+
+fn micros_of(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_within_a_millisecond_belongs_to_it() {
+        assert_eq!(Timestamp::from_micros(1_999).as_millis(), 1);
+        assert_eq!(Timestamp::from_micros(-1).as_millis(), -1);
+        assert_eq!(Timestamp::from_micros(1_999).floor_millis(), Timestamp::from_millis(1));
+    }
+
+    #[test]
+    fn sums_stay_within_bounds() {
+        assert_eq!(Timestamp::from_millis(i64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::from_micros(i64::MAX).plus(Duration::MAX), Timestamp::from_micros(i64::MAX));
+        assert_eq!(Timestamp::EPOCH.since(Timestamp::MAX), Duration::ZERO);
+    }
+}

@@ -1,0 +1,86 @@
+//! Names of Kafka topics.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// A name that Kafka accepts: 1 to 249 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicName(Arc<str>);
+
+/// Kafka's own bound: 255 bytes of a file name less the partition's suffix.
+const LENGTH_MAX: usize = 249;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum TopicNameError {
+    #[error("a topic name may not be empty")]
+    Empty,
+    #[error("a topic name has at most {LENGTH_MAX} characters, this one has {0}")]
+    TooLong(usize),
+    #[error("a topic name has only letters, digits, '.', '_' and '-', this one has {0:?}")]
+    Illegal(char),
+    #[error("'.' and '..' are not topic names")]
+    Dots,
+}
+
+impl TopicName {
+    pub fn new(name: &str) -> Result<Self, TopicNameError> {
+        if name.is_empty() {
+            return Err(TopicNameError::Empty);
+        }
+        if let Some(illegal) = name.chars().find(|c| !matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-')) {
+            return Err(TopicNameError::Illegal(illegal));
+        }
+        if name.len() > LENGTH_MAX {
+            return Err(TopicNameError::TooLong(name.len()));
+        }
+        if name == "." || name == ".." {
+            return Err(TopicNameError::Dots);
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// A name that was checked when it was stored.
+    pub fn stored(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_kafka_accepts_are_accepted() {
+        for name in ["a", "orders.paid_v2-eu", &"x".repeat(249)] {
+            assert_eq!(TopicName::new(name).map(|t| t.to_string()), Ok(name.to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_that_kafka_refuses_are_refused() {
+        assert_eq!(TopicName::new(""), Err(TopicNameError::Empty));
+        assert_eq!(TopicName::new(&"x".repeat(250)), Err(TopicNameError::TooLong(250)));
+        assert_eq!(TopicName::new(".."), Err(TopicNameError::Dots));
+        assert_eq!(TopicName::new("a b"), Err(TopicNameError::Illegal(' ')));
+        assert_eq!(TopicName::new("a\0"), Err(TopicNameError::Illegal('\0')));
+        assert_eq!(TopicName::new("ä"), Err(TopicNameError::Illegal('ä')));
+    }
+}

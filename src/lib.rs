@@ -1,0 +1,8 @@
+//! Punctual: a delay scheduler for Kafka. ARCHITECTURE.md is the map.
+
+pub mod clock;
+pub mod domain;
+pub mod engine;
+pub mod node;
+pub mod postgres;
+pub mod shutdown;

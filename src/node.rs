@@ -1,0 +1,3 @@
+//! The shell: loops that carry out what the engine decides.
+
+pub mod service;

@@ -1,0 +1,7 @@
+//! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
+
+pub mod connection;
+pub mod error;
+
+pub use connection::{Connection, Settings};
+pub use error::Error;

@@ -1,0 +1,130 @@
+//! A connection of one's own, opened when it is needed and opened again after it broke.
+
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::ConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+
+use super::error::{Cause, Error};
+
+/// Where Postgres is. The password is never printed.
+#[derive(Clone)]
+pub struct Settings {
+    options: PgConnectOptions,
+}
+
+impl Settings {
+    /// `url` is a `postgres://` URL; `?host=/folder` names the folder of a Unix socket.
+    pub fn new(url: &str) -> Result<Self, String> {
+        // The driver's own message may repeat parts of the URL, with the password in it.
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|_may_hold_the_password| "not a URL of the form postgres://user:password@host:port/database".to_owned())?;
+        Ok(Self { options: options.log_statements(tracing::log::LevelFilter::Off) })
+    }
+
+    /// Host (or socket folder), port and database, for messages.
+    pub fn place(&self) -> String {
+        let host =
+            self.options.get_socket().map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
+        format!("{host}:{}/{}", self.options.get_port(), self.options.get_database().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place())
+    }
+}
+
+/// What a connection is for: its name in `pg_stat_activity`, its deadline, and the settings that differ from the others'.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose {
+    pub name: &'static str,
+    /// For connecting and for each statement; Postgres itself gives up on a statement then, too. Zero: no bound (maintenance only).
+    pub deadline: Duration,
+    /// `-c` settings of the session, besides those that every connection pins.
+    pub settings: &'static [(&'static str, &'static str)],
+}
+
+/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future.
+#[derive(Debug)]
+pub struct Connection {
+    purpose: Purpose,
+    options: PgConnectOptions,
+    open: Option<PgConnection>,
+}
+
+impl Connection {
+    pub fn new(settings: &Settings, purpose: Purpose) -> Self {
+        // What a role or a database has as its defaults must not break a promise: each connection pins what it relies on.
+        let deadline = purpose.deadline.as_millis().to_string();
+        let options = settings
+            .options
+            .clone()
+            .application_name(&format!("punctual {}", purpose.name))
+            .statement_cache_capacity(64)
+            .options([
+                ("synchronous_commit", "on"),
+                ("default_transaction_isolation", "read committed"),
+                ("default_transaction_read_only", "off"),
+                ("lock_timeout", "1s"),
+                ("idle_in_transaction_session_timeout", "5s"),
+                ("statement_timeout", deadline.as_str()),
+                ("jit", "off"),
+            ])
+            .options(purpose.settings.iter().copied());
+        Self { purpose, options, open: None }
+    }
+
+    /// The open connection, after opening it when need be.
+    pub async fn open(&mut self) -> Result<&mut PgConnection, Error> {
+        let connection = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let what = format!("connect for {}", self.purpose.name);
+                within(self.connect_deadline(), self.options.connect())
+                    .await
+                    // Whatever the reason, callers wait and try again.
+                    .map_err(|source| Error::Unavailable { what, source })?
+            }
+        };
+        Ok(self.open.insert(connection))
+    }
+
+    /// Runs a statement on the open connection within the deadline. After a failure that leaves the connection in doubt it is closed.
+    pub async fn run<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    {
+        let deadline = self.purpose.deadline;
+        let connection = self.open().await?;
+        let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
+        if outcome.as_ref().is_err_and(Error::is_unknown) {
+            self.close();
+        }
+        outcome
+    }
+
+    /// Drops the connection without a word: what it was doing is in doubt.
+    pub fn close(&mut self) {
+        self.open = None;
+    }
+
+    fn connect_deadline(&self) -> Duration {
+        if self.purpose.deadline.is_zero() { Duration::from_secs(5) } else { self.purpose.deadline }
+    }
+}
+
+/// Bounds `future` by `deadline`; zero is no bound.
+async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Cause> {
+    if deadline.is_zero() {
+        return Ok(future.await?);
+    }
+    match tokio::time::timeout(deadline, future).await {
+        Ok(answer) => Ok(answer?),
+        Err(_elapsed) => Err(Cause::Deadline(deadline)),
+    }
+}

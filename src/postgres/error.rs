@@ -1,0 +1,89 @@
+//! Errors of Postgres, sorted by what to do next.
+
+use thiserror::Error;
+
+/// `what` says what was attempted and to what.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Postgres is away, or the answer did not come in time. **Whether the statement took effect is unknown.**
+    #[error("{what}: Postgres did not answer")]
+    Unavailable {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+    /// The statement was rolled back for the sake of another one (deadlock, lock timeout, cancelled): it can be repeated.
+    #[error("{what}: gave way to another transaction")]
+    GaveWay {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+    /// The values were refused (classes 22, 23 and 54): it will not pass when repeated as it is.
+    #[error("{what}: the values were refused")]
+    BadValue {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+    /// Anything else: a missing right, a missing table, a full disk. Nothing took effect.
+    #[error("{what}: refused")]
+    Refused {
+        what: String,
+        #[source]
+        source: Cause,
+    },
+}
+
+#[derive(Debug, Error)]
+pub enum Cause {
+    #[error(transparent)]
+    Driver(#[from] sqlx::Error),
+    #[error("no answer within {0:?}")]
+    Deadline(std::time::Duration),
+    #[error("{0}")]
+    Fact(&'static str),
+}
+
+impl Error {
+    pub fn new(what: impl Into<String>, cause: Cause) -> Self {
+        let what = what.into();
+        let code = match &cause {
+            Cause::Driver(sqlx::Error::Database(error)) => error.code().map(|code| code.into_owned()),
+            Cause::Driver(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
+                return Self::Refused { what, source: cause };
+            }
+            Cause::Fact(_) => return Self::Refused { what, source: cause },
+            _ => None,
+        };
+        match code.as_deref() {
+            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection exception.
+            None => Self::Unavailable { what, source: cause },
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unavailable { what, source: cause },
+            Some("53300") => Self::Unavailable { what, source: cause },
+            // deadlock, serialization failure, lock timeout, statement cancelled
+            Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
+            Some(code) if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => {
+                Self::BadValue { what, source: cause }
+            }
+            Some(_) => Self::Refused { what, source: cause },
+        }
+    }
+
+    /// True when the statement may have taken effect all the same.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+
+    /// The five characters of the SQLSTATE, when Postgres sent one.
+    pub fn code(&self) -> Option<String> {
+        let (Self::Unavailable { source, .. }
+        | Self::GaveWay { source, .. }
+        | Self::BadValue { source, .. }
+        | Self::Refused { source, .. }) = self;
+        match source {
+            Cause::Driver(sqlx::Error::Database(error)) => error.code().map(|code| code.into_owned()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Tasks in the background, and how the process ends: each task is named, tracked, and its failure ends the node.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock;
+
+/// What a background task may fail with.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// The background tasks of a node. The default policy for a failure, and for a panic, is: say it, drain, exit non-zero, let the platform restart. An
+/// outage of a server is never a failure: tasks retry those.
+#[derive(Clone, Debug)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    /// Cancelled first: take in no new work, finish what is held.
+    pub draining: CancellationToken,
+    /// Cancelled when nothing is held any more, or the drain timeout has passed: end.
+    pub stopping: CancellationToken,
+    failed: Arc<Mutex<Option<String>>>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        let stopping = CancellationToken::new();
+        Self { tracker: TaskTracker::new(), draining: CancellationToken::new(), stopping, failed: Arc::default() }
+    }
+}
+
+impl Tasks {
+    /// Runs `future` in the background until it ends; it should end soon after `stopping`.
+    pub fn spawn<F>(&self, name: &'static str, future: F)
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let inner = self.tracker.spawn(future);
+        let tasks = self.clone();
+        self.tracker.spawn(async move {
+            match inner.await {
+                Ok(Ok(())) => tracing::debug!(task = name, "ended"),
+                Ok(Err(error)) => tasks.fail(name, &chain(error.as_ref())),
+                Err(panic) => tasks.fail(name, &panic.to_string()),
+            }
+        });
+    }
+
+    /// Takes note of a failure that ends the node.
+    pub fn fail(&self, name: &str, reason: &str) {
+        tracing::error!(task = name, reason, "failed; the node drains and exits");
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert_with(|| format!("{name}: {reason}"));
+        drop(failed);
+        self.draining.cancel();
+    }
+
+    /// The first failure, when there was one.
+    pub fn failure(&self) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends all tasks; true when all have ended within `deadline`.
+    pub async fn stop(&self, deadline: Duration) -> bool {
+        self.draining.cancel();
+        self.stopping.cancel();
+        self.tracker.close();
+        tokio::select! {
+            () = self.tracker.wait() => true,
+            () = clock::sleep(deadline) => false,
+        }
+    }
+}
+
+/// An error and its causes in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(": ");
+        line.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    line
+}
