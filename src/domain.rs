@@ -20,6 +20,6 @@ pub use name::TaskName;
 pub use outcome::{Outcome, Receipt};
 pub use record::Record;
 pub use shard::{Shard, ShardCount};
-pub use task::{NewTask, TaskState, Verdict};
+pub use task::{Kept, NewTask, TaskState, TaskView, Verdict};
 pub use timestamp::Timestamp;
 pub use topic::TopicName;

@@ -1,6 +1,6 @@
 //! Tasks as they are submitted, and what can be said of one.
 
-use super::{Record, ShardCount, TaskId, TaskName, Timestamp};
+use super::{Receipt, Record, ShardCount, TaskId, TaskName, Timestamp, TopicName};
 
 /// A task that was checked and has its id, but is not stored yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +55,30 @@ impl TaskState {
             Self::Dead => "dead",
         }
     }
+}
+
+/// All that is known of a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskView {
+    /// The first id: the one that the submitter knows.
+    pub id: TaskId,
+    pub topic: TopicName,
+    pub name: Option<String>,
+    pub state: TaskState,
+    pub attempt: i16,
+    pub receipt: Option<Receipt>,
+    /// Key, payload and headers are `None` once they are no longer kept.
+    pub kept: Option<Kept>,
+    /// Why it is dead.
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    pub key: Option<Vec<u8>>,
+    pub payload: Option<Vec<u8>>,
+    /// Encoded; see [`super::headers::decode`].
+    pub headers: Vec<u8>,
 }
 
 /// The answer to a cancel.

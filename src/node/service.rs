@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{NodeId, Receipt, Record, Shard, TaskId, TaskName, TaskState, Timestamp, TopicName, Verdict};
+use crate::domain::{NodeId, Record, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, Verdict};
 
 /// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,30 +58,6 @@ pub enum Refusal {
     Unknown {
         reason: String,
     },
-}
-
-/// All that is known of a task.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TaskView {
-    /// The first id: the one that the submitter knows.
-    pub id: TaskId,
-    pub topic: TopicName,
-    pub name: Option<String>,
-    pub state: TaskState,
-    pub attempt: i16,
-    pub receipt: Option<Receipt>,
-    /// Key, payload and headers are `None` once they are no longer kept.
-    pub kept: Option<Kept>,
-    /// Why it is dead.
-    pub reason: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
-    pub key: Option<Vec<u8>>,
-    pub payload: Option<Vec<u8>>,
-    /// Encoded; see [`crate::domain::headers::decode`].
-    pub headers: Vec<u8>,
 }
 
 /// The answer to a cancel; the task is there unless the verdict is `NotFound`.
