@@ -1,6 +1,7 @@
 //! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
 
 pub mod batch;
+pub mod cluster;
 pub mod headers;
 pub mod ids;
 pub mod monotonic;
@@ -13,6 +14,7 @@ pub mod timestamp;
 pub mod topic;
 
 pub use batch::{Batch, BatchBuilder, BatchTask};
+pub use cluster::{ClusterSettings, ClusterWishes};
 pub use headers::Headers;
 pub use ids::{BatchId, IdRange, NodeId, TaskId};
 pub use monotonic::Monotonic;

@@ -6,3 +6,4 @@ pub mod engine;
 pub mod node;
 pub mod postgres;
 pub mod shutdown;
+pub mod telemetry;

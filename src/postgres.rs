@@ -1,7 +1,14 @@
 //! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
 
+pub mod backlog;
+mod cluster;
 pub mod connection;
 pub mod error;
+pub mod far;
+pub mod partitions;
+pub mod pool;
+pub mod retire;
+pub mod schema;
 
 pub use connection::{Connection, Settings};
 pub use error::Error;
