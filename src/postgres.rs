@@ -1,10 +1,12 @@
 //! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
 
 pub mod backlog;
+pub mod cancel;
 mod cluster;
 pub mod connection;
 pub mod error;
 pub mod far;
+pub mod look_up;
 pub mod partitions;
 pub mod pool;
 pub mod retire;
