@@ -1,9 +1,9 @@
 //! What is known of a task.
 //!
 //! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves that way for `execlog_cancelled` or `dead_letter`. Each step
-//! is one transaction, so in the snapshot of one statement a row is in exactly one place. The first statement looks at all places but the batches; what it
-//! does not find is in a batch by then, or was never there, and the second statement, with a later snapshot, tells. A batch says for a deferred task which row
-//! comes next; `task_follow` is the short cut to the latest one. Nothing moves backwards, so the walk ends.
+//! is one transaction, so in the snapshot of one statement a row is in exactly one place, and nothing moves backwards: what a statement over all places but
+//! the batches does not find is in a batch by the time of the next statement, or was never there. What has fired, the usual question, is answered by its
+//! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest.
 
 use std::time::Duration;
 
@@ -12,29 +12,67 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::connection::Purpose;
+use super::error::Cause;
 use super::pool::Pool;
 use super::{Error, Settings};
 use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, Span, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
 use crate::engine::leaves::{Parent, Partition, Rules};
 
-const PURPOSE: Purpose =
+/// Of the places outside the batches: a generic plan would lock every leaf.
+const PLACES: Purpose =
     Purpose { name: "look up", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+/// Of the batches: to plan the statement anew for eleven days takes 1.5 ms, to run it 0.2. Without statistics of a day that has just begun, a plan that is kept
+/// must not read whole days.
+const BATCHES: Purpose = Purpose {
+    name: "look up batches",
+    deadline: Duration::from_secs(2),
+    settings: &[("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")],
+};
+/// Of a whole look-up.
+const DEADLINE: Duration = Duration::from_secs(3);
 /// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's clock is behind by less than a minute): days before that
 /// cannot hold its batch.
 const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
-/// Rows that one task may have been, one after another, within the time that receipts are kept: at most one a minute on average.
-const HOPS_MAX: usize = 10_000;
+/// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
+const HOPS_MAX: usize = 1000;
+
+const WHAT: &str = "look up a task";
+
+/// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id
+/// with which a batch of each can begin.
+pub const IN_BATCHES: &str = "-- look up in batches
+select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
+  f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
+  f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position], 1::smallint) as attempt,
+  f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
+from (
+  (select b.*, array_position(b.ids, $2) as position
+   from unnest($3::smallint[], $4::uuid[]) as c (span, lowest)
+   cross join lateral (
+     select * from execlog_batch
+     where batch >= $1 and span = c.span and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
+     limit 1
+   ) b
+   limit 1)
+  union all
+  (select u.*, array_position(u.ids, $2)
+   from execlog_batch u
+   where u.settled_at is null and u.batch >= $1 and $2 = any(u.ids)
+   limit 1)
+) f
+limit 1";
 
 /// Looks tasks up, over a few connections of its own.
 #[derive(Debug)]
 pub struct LookUp {
-    pool: Pool,
+    places: Pool,
+    batches: Pool,
     rules: Rules,
 }
 
-/// Where the first statement found a row.
+/// Where a row was found outside of the batches.
 enum Place {
-    Final(Box<TaskView>),
+    Found(Box<TaskView>),
     /// Nowhere, but this is the row that the task is now.
     Follow(TaskId),
     Nowhere,
@@ -55,42 +93,93 @@ struct Line {
 }
 
 impl LookUp {
+    /// At most `connections_max` look-ups at a time, over twice as many connections; more of them wait.
     pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, connections_max), rules: Rules::new(cluster) }
+        let pool = |purpose| Pool::new(settings, purpose, connections_max);
+        Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
     }
 
     /// All that is known of the task that was submitted as `first`; `None` when there never was one, or its receipt is no longer kept.
     pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
-        self.pool.run("look up a task", async |open| walk(open, &self.rules, first).await).await
+        // On the heap, for callers hold it in futures of their own.
+        let walk = Box::pin(self.walk(first));
+        let outcome = tokio::time::timeout(DEADLINE, walk).await;
+        outcome.unwrap_or_else(|_elapsed| Err(Error::new(WHAT, Cause::Deadline(DEADLINE))))
+    }
+
+    async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
+        let mut row = first;
+        // What the last batch said, should the walk lose the trace behind it.
+        let mut behind: Option<Line> = None;
+        for hop in 0..HOPS_MAX {
+            let mut line = if hop == 1 { None } else { self.in_batches(row).await? };
+            // Once behind the first attempt, `task_follow` may know the latest one.
+            if line.is_none() {
+                match self.outside_batches(row, first).await? {
+                    Place::Found(view) => return Ok(Some(*view)),
+                    Place::Follow(latest) if latest != row => {
+                        row = latest;
+                        continue;
+                    }
+                    Place::Follow(_) | Place::Nowhere => line = self.in_batches(row).await?,
+                }
+            }
+            let Some(line) = line else {
+                let hidden = self.in_hidden_leaf(row, first).await?;
+                return Ok(hidden.or_else(|| behind.map(|line| deferred(first, line))));
+            };
+            let Some(next) = line.next else { return self.view_of_line(first, line).await.map(Some) };
+            row = next;
+            behind = Some(line);
+        }
+        Ok(behind.map(|line| deferred(first, line)))
+    }
+
+    async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Place, Error> {
+        self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
+    }
+
+    async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
+        self.batches.run(WHAT, async |open| in_batches(open, row).await).await
+    }
+
+    async fn in_hidden_leaf(&self, row: TaskId, first: TaskId) -> Result<Option<TaskView>, Error> {
+        let leaf = self.rules.partition_of(Parent::Task, row.due_at());
+        self.places.run(WHAT, async |open| in_hidden_leaf(open, leaf, row, first).await).await
+    }
+
+    async fn view_of_line(&self, first: TaskId, line: Line) -> Result<TaskView, Error> {
+        if line.state() == TaskState::Dead
+            && let Place::Found(view) = self.outside_batches(first, first).await?
+        {
+            // The dead letter is still there, and says why.
+            return Ok(*view);
+        }
+        let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
+        let Some(topic) = line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone())) else {
+            return Err(Error::new(WHAT, Cause::Fact("the payload of an unsettled batch is out of sight for a moment")));
+        };
+        Ok(TaskView {
+            id: first,
+            topic: TopicName::stored(&topic),
+            state: line.state(),
+            name: line.name,
+            attempt: line.attempt,
+            receipt: line.receipt,
+            kept: carried.map(|carried| carried.1),
+            reason: None,
+        })
     }
 }
 
-async fn walk(open: &mut PgConnection, rules: &Rules, first: TaskId) -> Result<Option<TaskView>, sqlx::Error> {
-    let mut row = first;
-    // What the last batch said, should the walk lose the trace behind it.
-    let mut behind: Option<Line> = None;
-    for _hop in 0..HOPS_MAX {
-        match outside_batches(open, row, first).await? {
-            Place::Final(view) => return Ok(Some(*view)),
-            Place::Follow(latest) if latest != row => {
-                row = latest;
-                continue;
-            }
-            Place::Follow(_) | Place::Nowhere => {}
-        }
-        let Some(line) = in_batches(open, row).await? else {
-            let hidden = in_hidden_leaf(open, rules, row, first).await?;
-            return Ok(hidden.or_else(|| behind.map(|line| deferred(first, line))));
-        };
-        match line.next {
-            Some(next) => {
-                row = next;
-                behind = Some(line);
-            }
-            None => return view_of_line(open, first, line).await.map(Some),
+impl Line {
+    fn state(&self) -> TaskState {
+        match (self.is_settled, self.outcome) {
+            (false, _) => TaskState::Claimed,
+            (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
+            (true, _) => TaskState::Dead,
         }
     }
-    Ok(None)
 }
 
 /// Looks for `row` wherever it is but in a batch.
@@ -125,7 +214,7 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
             "cancelled" => TaskState::Cancelled,
             _ => TaskState::Dead,
         };
-        return Ok(Place::Final(Box::new(view_of_row(&found, first, state)?)));
+        return Ok(Place::Found(Box::new(view_of_row(&found, first, state)?)));
     }
     Ok(place)
 }
@@ -152,40 +241,11 @@ fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
     })
 }
 
-/// Looks for `row` in the batches: settled ones by class, from the narrowest, then those that are in flight.
 async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
     let earliest = ids::floor_of(row.due_at().minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH));
     let spans: Vec<i16> = Span::all().map(Span::as_smallint).collect();
     let starts: Vec<Uuid> = Span::all().map(|span| span.lowest_start(row)).collect();
-    let found = sqlx::query(
-        "-- look up in batches
-        select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
-          f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
-          f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position], 1::smallint) as attempt,
-          f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
-        from (
-          (select b.*, array_position(b.ids, $2) as position
-           from unnest($3::smallint[], $4::uuid[]) as c (span, lowest)
-           cross join lateral (
-             select * from execlog_batch
-             where batch >= $1 and span = c.span and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
-             limit 1
-           ) b
-           limit 1)
-          union all
-          (select u.*, array_position(u.ids, $2)
-           from execlog_batch u
-           where u.settled_at is null and u.batch >= $1 and $2 = any(u.ids)
-           limit 1)
-        ) f
-        limit 1",
-    )
-    .bind(earliest)
-    .bind(row.uuid())
-    .bind(spans)
-    .bind(starts)
-    .fetch_optional(open)
-    .await?;
+    let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(spans).bind(starts).fetch_optional(open).await?;
     found.as_ref().map(line_of).transpose()
 }
 
@@ -212,7 +272,8 @@ fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
     })
 }
 
-async fn view_of_line(open: &mut PgConnection, first: TaskId, line: Line) -> Result<TaskView, sqlx::Error> {
+/// Topic, key, payload and headers, while they are kept.
+async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
         select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload, headers[$2] as headers from execlog_payload where batch = $1",
@@ -221,29 +282,7 @@ async fn view_of_line(open: &mut PgConnection, first: TaskId, line: Line) -> Res
     .bind(line.position)
     .fetch_optional(open)
     .await?;
-    let topic = match (line.topic, &carried) {
-        (Some(topic), _) => topic,
-        (None, Some(carried)) => carried.try_get("topic")?,
-        // An unsettled batch has its payload, unless it is just being looked at by a retirement.
-        (None, None) => {
-            return Err(sqlx::Error::Protocol("the payload of an unsettled batch is out of sight for a moment".to_owned()));
-        }
-    };
-    let state = match (line.is_settled, line.outcome) {
-        (false, _) => TaskState::Claimed,
-        (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
-        (true, _) => TaskState::Dead,
-    };
-    Ok(TaskView {
-        id: first,
-        topic: TopicName::stored(&topic),
-        name: line.name,
-        state,
-        attempt: line.attempt,
-        receipt: line.receipt,
-        kept: carried.as_ref().map(kept_of).transpose()?,
-        reason: None,
-    })
+    carried.map(|carried| Ok((carried.try_get("topic")?, kept_of(&carried)?))).transpose()
 }
 
 /// A task that was deferred and whose next row is out of sight.
@@ -264,11 +303,10 @@ fn deferred(first: TaskId, line: Line) -> TaskView {
 /// to be cancelled: on its way.
 async fn in_hidden_leaf(
     open: &mut PgConnection,
-    rules: &Rules,
+    leaf: Partition,
     row: TaskId,
     first: TaskId,
 ) -> Result<Option<TaskView>, sqlx::Error> {
-    let leaf: Partition = rules.partition_of(Parent::Task, row.due_at());
     let name = leaf.name();
     let is_hidden: Option<bool> = sqlx::query_scalar(
         "-- is a leaf hidden
