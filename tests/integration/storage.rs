@@ -1,0 +1,570 @@
+//! Storage against a real Postgres: the schema, partitions that come and go, the far table, look-ups and cancels.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use punctual::domain::{
+    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, Timestamp, ids,
+};
+use punctual::engine::leaves::{Parent, Partition, Rules};
+use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::postgres::backlog::BacklogCounter;
+use punctual::postgres::cancel::Canceller;
+use punctual::postgres::connection::Purpose;
+use punctual::postgres::far::Mover;
+use punctual::postgres::look_up::LookUp;
+use punctual::postgres::partitions::{create, take_census};
+use punctual::postgres::retire::{Retired, Retirer};
+use punctual::postgres::schema::{self, CheckError, MigrateError};
+use punctual::postgres::{Connection, Settings};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _};
+use uuid::Uuid;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A database of its own, dropped with the test.
+struct Database {
+    name: String,
+    server: String,
+    url: String,
+    settings: Settings,
+    sql: PgConnection,
+}
+
+impl Database {
+    async fn empty() -> Self {
+        let server = std::env::var("PUNCTUAL_DATABASE_URL").expect("scripts/stack up, then eval \"$(scripts/stack env)\"");
+        let name = format!("storage_{}_{:08x}", std::process::id(), rand::random::<u32>());
+        let mut admin = PgConnection::connect(&server).await.unwrap();
+        execute(&mut admin, &format!("create database {name}")).await;
+        let mut url = reqwest::Url::parse(&server).unwrap();
+        url.set_path(&name);
+        let sql = PgConnection::connect(url.as_str()).await.unwrap();
+        Self { name, server, url: url.to_string(), settings: Settings::new(url.as_str()).unwrap(), sql }
+    }
+
+    /// With leaves of two seconds, up to ten seconds ahead.
+    async fn with_short_leaves() -> (Self, Rules) {
+        let (database, rules) = Self::with_leaves(seconds(2), seconds(10)).await;
+        (database, Rules { leaf_grace: seconds(2), ..rules })
+    }
+
+    /// With leaves of a quarter of an hour, an hour ahead.
+    async fn with_long_leaves() -> (Self, Rules) {
+        Self::with_leaves(seconds(900), seconds(3600)).await
+    }
+
+    async fn with_leaves(leaf: Duration, horizon: Duration) -> (Self, Rules) {
+        let database = Self::empty().await;
+        let wishes = ClusterWishes { leaf: Some(leaf), horizon: Some(horizon), ..ClusterWishes::default() };
+        let report = schema::migrate(&database.settings, wishes).await.unwrap();
+        (database, Rules::new(&report.cluster))
+    }
+
+    async fn another(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.unwrap()
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::new(&self.settings, Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] })
+    }
+
+    async fn run(&mut self, statement: &str) {
+        execute(&mut self.sql, statement).await;
+    }
+
+    async fn number(&mut self, query: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&mut self.sql).await.unwrap()
+    }
+
+    async fn now(&mut self) -> Timestamp {
+        let now = self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await;
+        Timestamp::from_micros(now)
+    }
+
+    /// Writes a row as a submit does; `table` may be a leaf.
+    async fn insert(&mut self, table: &str, id: TaskId, payload: &[u8]) {
+        self.insert_follow_up(table, (id, None), payload).await;
+    }
+
+    async fn insert_follow_up(&mut self, table: &str, (id, first): (TaskId, Option<TaskId>), payload: &[u8]) {
+        let statement =
+            format!("insert into {table} (shard, id, topic, payload, first_id, attempt) values ($1, $2, 'orders', $3, $4, $5)");
+        sqlx::query(AssertSqlSafe(statement))
+            .bind(id.shard().as_smallint())
+            .bind(id.uuid())
+            .bind(payload)
+            .bind(first.map(TaskId::uuid))
+            .bind(first.map(|_first| 2_i16))
+            .execute(&mut self.sql)
+            .await
+            .unwrap();
+    }
+
+    /// Writes a batch as a claim does: unsettled, with its payload.
+    async fn claim(&mut self, claimed_at: Timestamp, tasks: &[TaskId]) -> BatchId {
+        let batch = BatchId::new(claimed_at, 0, rand::random());
+        let ids: Vec<Uuid> = tasks.iter().map(|id| id.uuid()).collect();
+        let count = i32::try_from(ids.len()).unwrap();
+        sqlx::query("insert into execlog_batch (batch, owner, claimed_at, task_count, ids) values ($1, $1, now(), $2, $3)")
+            .bind(batch.uuid())
+            .bind(count)
+            .bind(ids)
+            .execute(&mut self.sql)
+            .await
+            .unwrap();
+        sqlx::query(
+            "insert into execlog_payload (batch, topics, keys, payloads, headers)
+             select $1, array_fill('orders'::text, array[$2]), array_fill('k'::bytea, array[$2]), array_fill('p'::bytea, array[$2]),
+               array_fill(null::bytea, array[$2])",
+        )
+        .bind(batch.uuid())
+        .bind(count)
+        .execute(&mut self.sql)
+        .await
+        .unwrap();
+        batch
+    }
+
+    /// Settles a batch: all published, or all deferred to `next`.
+    async fn settle(&mut self, batch: BatchId, tasks: &[TaskId], next: Option<&[TaskId]>) {
+        let reach = Reach::of(tasks.iter().copied()).unwrap();
+        let next: Option<Vec<Uuid>> = next.map(|next| next.iter().map(|id| id.uuid()).collect());
+        sqlx::query(
+            "update execlog_batch set settled_at = now(), span = $2, id_from = $3, id_to = $4, topic_names = '{orders}', next_ids = $5,
+               outcomes = array_fill(case when $5 is null then 1 else 2 end::smallint, array[task_count]),
+               partitions = array_fill(case when $5 is null then 3 else -1 end, array[task_count]),
+               offsets = (select array_agg(o::bigint) from generate_series(100, 99 + task_count) o),
+               published_ats = array_fill(1795252500000, array[task_count])
+             where batch = $1",
+        )
+        .bind(batch.uuid())
+        .bind(reach.span.as_smallint())
+        .bind(reach.from.uuid())
+        .bind(reach.to.uuid())
+        .bind(next)
+        .execute(&mut self.sql)
+        .await
+        .unwrap();
+    }
+
+    async fn state(&self, id: TaskId) -> Option<(TaskState, i16)> {
+        let look_up = LookUp::new(&self.settings, &ClusterSettings::DEFAULT, 1);
+        look_up.task(id).await.unwrap().map(|view| (view.state, view.attempt))
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let (server, statement) = (self.server.clone(), format!("drop database {} with (force)", self.name));
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut admin = PgConnection::connect(&server).await.unwrap();
+                execute(&mut admin, &statement).await;
+            });
+        });
+        if dropping.join().is_err() {
+            eprintln!("the database {} was not dropped", self.name);
+        }
+    }
+}
+
+async fn execute(connection: &mut PgConnection, statement: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(connection).await.unwrap();
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(15)).await;
+    }
+}
+
+fn task(due_at: Timestamp) -> TaskId {
+    TaskId::new(due_at, Shard::new(rand::random_range(0..64)), rand::random())
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[tokio::test]
+async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() {
+    let mut database = Database::empty().await;
+    assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
+    let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 1));
+    assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
+    let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
+    assert_eq!((again.applied, again.changed, again.partitions_made), (vec![], vec![], 0));
+    assert_eq!(schema::check(&database.settings).await.unwrap().cluster, ClusterSettings::DEFAULT);
+    // Of the columns that hold much, none is left to pglz.
+    let slow = "select count(*) from pg_attribute a join pg_type t on t.oid = a.atttypid
+                where attrelid in (select inhrelid from pg_inherits union select unnest(array['task_far', 'dead_letter']::regclass[]))
+                  and attnum > 0 and attlen = -1 and (typcategory = 'A' or typname = 'bytea') and attcompression <> 'l' and attstorage <> 'e'
+                  and attrelid::regclass::text not like '%idx' and attrelid::regclass::text not like '%pkey'";
+    assert_eq!(database.number(slow).await, 0);
+}
+
+#[tokio::test]
+async fn two_migrations_at_once_wait_for_each_other() {
+    let database = Database::empty().await;
+    let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
+    let (one, other) = tokio::join!(migrate(), migrate());
+    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 1);
+}
+
+#[tokio::test]
+async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
+    let database = Database::empty().await;
+    let migrate = |wishes| schema::migrate(&database.settings, wishes);
+    let small = ClusterWishes { shards: Some(8), horizon: Some(seconds(3600)), ..ClusterWishes::default() };
+    assert_eq!(migrate(small).await.unwrap().cluster.shards, ShardCount::new(8).unwrap());
+    let wider = ClusterWishes { horizon: Some(seconds(7200)), ..ClusterWishes::default() };
+    let report = migrate(wider).await.unwrap();
+    assert_eq!((report.changed.len(), report.cluster.shards.get(), report.partitions_made), (1, 8, 4), "{:?}", report.changed);
+    let other_shards = ClusterWishes { shards: Some(16), ..ClusterWishes::default() };
+    assert!(matches!(migrate(other_shards).await, Err(MigrateError::Fixed { name: "shards", .. })));
+    let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };
+    assert!(matches!(migrate(other_leaf).await, Err(MigrateError::Fixed { name: "leaf", .. })));
+    let absurd = ClusterWishes { window: Some(seconds(60)), ..ClusterWishes::default() };
+    assert!(matches!(migrate(absurd).await, Err(MigrateError::Settings(_))));
+}
+
+#[tokio::test]
+async fn a_schema_of_another_version_is_refused() {
+    let (mut database, _rules) = Database::with_long_leaves().await;
+    database
+        .run("insert into _sqlx_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
+        .await;
+    assert!(matches!(schema::check(&database.settings).await, Err(CheckError::Newer { applied: 9999 })));
+    assert!(matches!(schema::migrate(&database.settings, ClusterWishes::default()).await, Err(MigrateError::Newer(9999))));
+}
+
+#[tokio::test]
+async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
+    let (mut database, rules) = Database::with_short_leaves().await;
+    let tasks = punctual::shutdown::Tasks::default();
+    let leaves = Arc::new(Leaves::default());
+    let mut keeper = Keeper::new(&database.settings, rules, leaves.clone(), Metrics::default());
+    keeper.round().await.unwrap();
+    punctual::node::keeper::start(&tasks, &database.settings, keeper);
+
+    let first_leaf = leaves.oldest().unwrap();
+    let (mut inserter, mut claimer) = (database.another().await, database.another().await);
+    let start = database.now().await;
+    let (mut inserted, mut claimed) = (0_u64, 0_u64);
+    // Four leaves' time, until the first have been retired under the traffic.
+    eventually("leaves are retired", async || {
+        for delay in [0, 100, 1500, 4000] {
+            let count = sqlx::query(
+                "insert into task (shard, id, topic)
+                 select 0, (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint + $1), 12, '0') || '8000' ||
+                   right(gen_random_uuid()::text, 17))::uuid, 'orders' from generate_series(1, 25)",
+            )
+            .bind(delay)
+            .execute(&mut inserter)
+            .await
+            .unwrap();
+            inserted += count.rows_affected();
+        }
+        let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+            .fetch_one(&mut claimer)
+            .await
+            .unwrap();
+        let range = IdRange::of_times(leaves.oldest().unwrap(), Timestamp::from_micros(now));
+        let delete = sqlx::query("delete from task where id >= $1 and id < $2").bind(range.from).bind(range.to);
+        claimed += delete.execute(&mut claimer).await.unwrap().rows_affected();
+        leaves.oldest().unwrap() >= first_leaf.plus(rules.leaf * 3) && Timestamp::from_micros(now) > start.plus(rules.leaf * 4)
+    })
+    .await;
+    let left = u64::try_from(database.number("select count(*) from task").await).unwrap();
+    assert_eq!(inserted, claimed + left);
+    assert!(inserted > 1000, "{inserted}");
+    let now = database.now().await;
+    assert!(leaves.end().unwrap() > now.plus(rules.horizon));
+    assert!(tasks.stop(PATIENCE).await);
+    assert_eq!(tasks.failure(), None);
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    assert!(rules.missing(Parent::Task, &census.attached, now).len() <= 2, "made ahead");
+}
+
+/// A leaf of two hours ago, attached and empty.
+async fn past_leaf(database: &mut Database, rules: &Rules) -> Partition {
+    let at = database.now().await.minus(seconds(7200));
+    let leaf = rules.partition_of(Parent::Task, at);
+    assert!(create(&mut database.connection(), rules, &[leaf]).await.unwrap());
+    leaf
+}
+
+async fn retire(database: &Database, parent: Parent, rules: Rules) -> Retired {
+    Retirer::new(&database.settings, parent, rules).round().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let leaf = past_leaf(&mut database, &rules).await;
+    // Somebody with an open transaction that has used the table, though not this leaf: the detach waits for it.
+    let mut reader = database.another().await;
+    execute(&mut reader, "begin; lock table only task in access share mode").await;
+    let settings = database.settings.clone();
+    let killed = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    eventually("the detach is pending", async || {
+        database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
+    })
+    .await;
+    // Meanwhile leaves can be made, and rows written and read.
+    let keeper_rules = Rules { horizon: rules.horizon + rules.leaf, ..rules };
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    let missing = keeper_rules.missing(Parent::Task, &census.attached, now);
+    assert!(!missing.is_empty() && create(&mut database.connection(), &keeper_rules, &missing).await.unwrap());
+    let due_at = database.now().await;
+    database.insert("task", task(due_at), b"x").await;
+    let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'punctual detach'";
+    assert_eq!(database.number(kill).await, 1);
+    assert!(killed.await.unwrap().is_err());
+    execute(&mut reader, "commit").await;
+
+    let mut finalized = 0;
+    eventually("the leaf is gone", async || {
+        finalized += retire(&database, Parent::Task, rules).await.finalized_count;
+        let query = format!("select count(*) from pg_class where relname = '{}'", leaf.name());
+        database.number(&query).await == 0
+    })
+    .await;
+    assert_eq!(finalized, 1);
+}
+
+#[tokio::test]
+async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let leaf = past_leaf(&mut database, &rules).await;
+    let late = task(leaf.start);
+    let mut reader = database.another().await;
+    execute(&mut reader, "begin; lock table only task in access share mode").await;
+    let settings = database.settings.clone();
+    let retiring = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    eventually("the detach is pending", async || {
+        database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
+    })
+    .await;
+    // It was empty when it was truncated. While it is hidden, a look-up finds the row all the same.
+    database.insert(&leaf.name(), late, b"x").await;
+    let look_up = LookUp::new(&database.settings, &ClusterSettings { leaf: rules.leaf, ..ClusterSettings::DEFAULT }, 1);
+    assert_eq!(look_up.task(late).await.unwrap().unwrap().state, TaskState::Claimed);
+    execute(&mut reader, "commit").await;
+    assert_eq!(retiring.await.unwrap().unwrap(), Retired { kept_count: 1, ..Retired::default() });
+    assert_eq!(database.number("select count(*) from task").await, 1);
+    // While it has the row it stays; then it goes.
+    assert_eq!(retire(&database, Parent::Task, rules).await, Retired::default());
+    database.run("delete from task").await;
+    assert_eq!(retire(&database, Parent::Task, rules).await.dropped_count, 1);
+}
+
+#[tokio::test]
+async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let at = database.now().await.minus(seconds(3 * 3600));
+    let (hour, day) = (rules.partition_of(Parent::ExeclogPayload, at), rules.partition_of(Parent::ExeclogBatch, at));
+    let mut connection = database.connection();
+    assert!(create(&mut connection, &rules, &[hour]).await.unwrap());
+    // The day is there already, unless midnight was less than three hours ago.
+    assert!(create(&mut connection, &rules, &[day]).await.unwrap());
+    let tasks = [task(at)];
+    let batch = database.claim(at, &tasks).await;
+    assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await, Retired::default());
+    // Also when the detach came first, as it does when the batch is seen unsettled only after it.
+    database.run(&format!("alter table execlog_payload detach partition {}", hour.name())).await;
+    assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await.kept_count, 1);
+    assert_eq!(database.number("select count(*) from execlog_payload").await, 1);
+    database.settle(batch, &tasks, None).await;
+    assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await.dropped_count, 1);
+    let view = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 1).task(tasks[0]).await.unwrap().unwrap();
+    assert_eq!((view.state, view.kept), (TaskState::Published, None));
+}
+
+#[tokio::test]
+async fn days_of_the_execlog_go_after_their_retention_and_never_unsettled() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let at = database.now().await.minus(seconds(9 * 86_400));
+    let days =
+        [Parent::ExeclogBatch, Parent::ExeclogCancelled, Parent::ExeclogPayload].map(|parent| rules.partition_of(parent, at));
+    assert!(create(&mut database.connection(), &rules, &days).await.unwrap());
+    let tasks = [task(at)];
+    let batch = database.claim(at, &tasks).await;
+    assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await, Retired::default());
+    assert_eq!(retire(&database, Parent::ExeclogCancelled, rules).await.dropped_count, 1);
+    database.settle(batch, &tasks, None).await;
+    assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await.dropped_count, 1);
+}
+
+#[tokio::test]
+async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_cannot_move() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    let end = rules.end_of_run(Parent::Task, &census.attached, now);
+    let near: Vec<TaskId> = (0..2500_u64).map(|number| task(now.plus(Duration::from_millis(5000 + number)))).collect();
+    for id in &near {
+        database.insert("task_far", *id, b"x").await;
+    }
+    // Due within the horizon but large, due beyond it, and due already.
+    for number in 0..9 {
+        database.insert("task_far", task(now.plus(Duration::from_millis(9000 + number))), &vec![b'x'; 2 << 20]).await;
+    }
+    let (far, overdue) = (task(end.plus(seconds(1))), task(now.minus(seconds(3600))));
+    for id in [far, overdue] {
+        database.insert("task_far", id, b"x").await;
+    }
+    let poison = near[1234];
+    database.run(&format!("alter table task add constraint no_poison check (id <> '{poison}')")).await;
+    let mut mover = Mover::new(&database.settings);
+    let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
+    assert_eq!((moved.task_count, moved.stuck_count), (2508, 1));
+    assert_eq!(mover.count().await.unwrap(), 3);
+    assert_eq!(database.number("select count(*) from task").await, 2508);
+    database.run("alter table task drop constraint no_poison").await;
+    assert_eq!(mover.round(IdRange::of_times(now, end)).await.unwrap().task_count, 1);
+    assert_eq!(database.state(far).await, Some((TaskState::Scheduled, 1)));
+    assert_eq!(database.state(overdue).await, Some((TaskState::Scheduled, 1)));
+    assert_eq!(database.state(near[0]).await, Some((TaskState::Scheduled, 1)));
+}
+
+#[tokio::test]
+async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    let end = rules.end_of_run(Parent::Task, &census.attached, now);
+    let all: Vec<TaskId> = (0..6000_u64).map(|number| task(now.plus(Duration::from_millis(10_000 + number)))).collect();
+    let uuids: Vec<Uuid> = all.iter().map(|id| id.uuid()).collect();
+    let shards: Vec<i16> = all.iter().map(|id| id.shard().as_smallint()).collect();
+    sqlx::query("insert into task_far (shard, id, topic) select s, i, 'orders' from unnest($1, $2) x (s, i)")
+        .bind(shards)
+        .bind(uuids)
+        .execute(&mut database.sql)
+        .await
+        .unwrap();
+    let (settings, mut canceller) = (database.settings.clone(), Canceller::new(&database.settings));
+    let moving = tokio::spawn(async move { Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap() });
+    let mut cancelled = 0;
+    for group in all.chunks(100) {
+        // Of each group every other one, in no order.
+        let wanted: Vec<TaskId> = group.iter().rev().step_by(2).copied().collect();
+        cancelled += canceller.cancel_group(&wanted).await.unwrap().into_iter().filter(|is_cancelled| *is_cancelled).count();
+    }
+    let moved = moving.await.unwrap();
+    assert_eq!(cancelled, 3000);
+    assert!(moved.task_count >= 3000, "{moved:?}");
+    assert_eq!(database.number("select count(*) from task").await, 3000);
+    assert_eq!(database.number("select count(*) from task_far").await, 0);
+    assert_eq!(database.number("select count(distinct id) from execlog where state = 'cancelled'").await, 3000);
+}
+
+#[tokio::test]
+async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() {
+    let (mut database, _rules) = Database::with_long_leaves().await;
+    let now = database.now().await;
+    let [near, far, claimed, unknown] = [1, 100_000, 1, 1].map(|ahead| task(now.plus(seconds(ahead))));
+    database.insert("task", near, b"x").await;
+    database.insert("task_far", far, b"x").await;
+    database.claim(now, &[claimed]).await;
+    // Deferred: one was never sent, of the other nobody knows; the third is far ahead again.
+    let firsts = [task(now), task(now), task(now)];
+    let rows = [task(now.plus(seconds(3))), task(now.plus(seconds(3))), task(now.plus(seconds(100_000)))];
+    for (place, table, maybe_sent) in [(0, "task", false), (1, "task", true), (2, "task_far", false)] {
+        database.insert_follow_up(table, (rows[place], Some(firsts[place])), b"x").await;
+        let (first, row) = (firsts[place], rows[place]);
+        database.run(&format!("insert into task_follow values ('{first}', '{row}', {maybe_sent})")).await;
+    }
+    let mut canceller = Canceller::new(&database.settings);
+    let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
+    let verdicts = canceller.cancel_group(&wanted).await.unwrap();
+    // The row of a follow-up is nobody's id.
+    assert_eq!(verdicts, [false, false, true, false, false, true, true, true, true]);
+    assert_eq!(canceller.cancel_group(&wanted).await.unwrap(), [false; 9]);
+    assert_eq!(database.number("select count(*) from execlog_cancelled").await, 4);
+    assert_eq!(database.number("select count(*) from task_follow").await, 1);
+    assert_eq!(database.state(near).await, Some((TaskState::Cancelled, 1)));
+    assert_eq!(database.state(firsts[0]).await, Some((TaskState::Cancelled, 2)));
+    assert_eq!(database.state(firsts[1]).await, Some((TaskState::Scheduled, 2)));
+    assert_eq!(database.state(rows[1]).await, None);
+    assert_eq!(database.state(unknown).await, None);
+}
+
+#[tokio::test]
+async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
+    let (mut database, _rules) = Database::with_long_leaves().await;
+    let now = database.now().await;
+    let rows: Vec<TaskId> = (0..3).map(|attempt| task(now.plus(seconds(attempt)))).collect();
+    let first = rows[0];
+    let beside = task(now.plus(seconds(1)));
+    database.insert("task", first, b"payload").await;
+    let look_up = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 2);
+    let view = look_up.task(first).await.unwrap().unwrap();
+    assert_eq!((view.state, view.kept.unwrap().payload), (TaskState::Scheduled, Some(b"payload".to_vec())));
+
+    database.run("delete from task").await;
+    let batch = database.claim(now, &[beside, first]).await;
+    let view = look_up.task(first).await.unwrap().unwrap();
+    assert_eq!(
+        (view.state, view.topic.as_str(), view.kept.unwrap().payload),
+        (TaskState::Claimed, "orders", Some(b"p".to_vec()))
+    );
+
+    database.settle(batch, &[beside, first], Some(&[task(now), rows[1]])).await;
+    database.insert_follow_up("task", (rows[1], Some(first)), b"x").await;
+    database.run(&format!("insert into task_follow values ('{first}', '{}', true)", rows[1])).await;
+    assert_eq!(database.state(first).await, Some((TaskState::Scheduled, 2)));
+
+    database.run("delete from task").await;
+    let batch = database.claim(now, &rows[1..2]).await;
+    assert_eq!(database.state(first).await.map(|(state, _)| state), Some(TaskState::Claimed));
+    database.settle(batch, &rows[1..2], Some(&rows[2..])).await;
+    // The follow-up is in a leaf that nobody sees just now.
+    assert_eq!(database.state(first).await.map(|(state, _)| state), Some(TaskState::Scheduled));
+    let batch = database.claim(now, &rows[2..]).await;
+    database.settle(batch, &rows[2..], None).await;
+    database.run("delete from task_follow").await;
+    let view = look_up.task(first).await.unwrap().unwrap();
+    let receipt = Receipt { partition: 3, offset: 100, published_at: Timestamp::from_millis(1_795_252_500_000) };
+    assert_eq!((view.id, view.state, view.receipt), (first, TaskState::Published, Some(receipt)));
+}
+
+#[tokio::test]
+async fn a_dead_letter_says_why() {
+    let (mut database, _rules) = Database::with_long_leaves().await;
+    let now = database.now().await;
+    let id = task(now);
+    let batch = database.claim(now, &[id]).await;
+    database.settle(batch, &[id], None).await;
+    database.run("update execlog_batch set outcomes = '{3}', partitions = '{-1}'").await;
+    assert_eq!(database.state(id).await, Some((TaskState::Dead, 1)));
+    database
+        .run(&format!(
+            "insert into dead_letter (id, row_id, topic, attempts, reason) values ('{id}', '{id}', 'orders', 1, 'too large')"
+        ))
+        .await;
+    let view = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 1).task(id).await.unwrap().unwrap();
+    assert_eq!((view.state, view.reason.as_deref()), (TaskState::Dead, Some("too large")));
+    assert_eq!(database.number("select count(*) from execlog where state = 'dead'").await, 1);
+}
+
+#[tokio::test]
+async fn the_backlog_is_what_is_due_and_unclaimed() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let leaf = past_leaf(&mut database, &rules).await;
+    let now = database.now().await;
+    let counter = BacklogCounter::new(&database.settings, ShardCount::DEFAULT);
+    assert_eq!(counter.count(leaf.start, now).await.unwrap().task_count, 0);
+    for due_at in [leaf.start.plus(seconds(1)), leaf.start, now.plus(seconds(5))] {
+        database.insert("task", task(due_at), b"x").await;
+    }
+    let overdue = counter.count(leaf.start, now).await.unwrap();
+    assert_eq!((overdue.task_count, overdue.is_capped, overdue.oldest_due_at), (2, false, Some(leaf.start)));
+    database.insert("task_far", task(now.minus(seconds(86_400))), b"x").await;
+    assert_eq!(counter.count(leaf.start, now).await.unwrap().task_count, 3);
+    assert_eq!(ids::floor_of(leaf.start), IdRange::of_times(leaf.start, now).from);
+}

@@ -1,0 +1,3 @@
+//! The storage against a real Postgres.
+#[path = "integration/storage.rs"]
+mod storage;
