@@ -1,3 +1,5 @@
 //! The decisions, pure: events and a moment in, actions or an answer out. No input, no output, no clock.
 
+pub mod claiming;
 pub mod cluster_clock;
+pub mod topics;
