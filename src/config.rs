@@ -8,6 +8,7 @@ mod reader;
 mod secret;
 mod settings;
 mod units;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -22,14 +23,9 @@ pub use self::migration::{LEAVES_MAX, MigrationSettings};
 pub use self::reader::Problem;
 pub use self::secret::Secret;
 pub use self::settings::{Bounds, Kafka, Retention, Settings};
-use crate::client;
+pub use self::version::{COMMIT, RELEASE};
+use crate::client::args as client;
 use crate::telemetry::logging;
-
-/// The release and the commit it was built from.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PUNCTUAL_COMMIT"), ")");
-
-/// The commit alone, or `unknown`.
-pub const COMMIT: &str = env!("PUNCTUAL_COMMIT");
 
 /// What the program was asked to do.
 #[derive(Debug)]
@@ -42,9 +38,9 @@ pub struct Invocation {
 pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
-    Submit(client::args::Submit),
-    Show(client::args::Show),
-    Cancel(client::args::Cancel),
+    Submit(client::Submit),
+    Show(client::Show),
+    Cancel(client::Cancel),
 }
 
 /// Why there is nothing to do.

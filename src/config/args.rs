@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::secret::Secret;
-use crate::client;
+use crate::client::args as client;
 
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
 ///
@@ -15,7 +15,7 @@ use crate::client;
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
 #[derive(Parser, Debug)]
-#[command(name = "punctual", version, long_version = super::VERSION, max_term_width = 110, disable_help_subcommand = true)]
+#[command(name = "punctual", version, long_version = super::version::VERSION, max_term_width = 110, disable_help_subcommand = true)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub command: Words,
@@ -36,11 +36,11 @@ pub(super) enum Words {
     /// changed settings at their next start.
     Migrate(Migrate),
     /// Submits a task to a node.
-    Submit(client::args::Submit),
+    Submit(client::Submit),
     /// Shows a task: its state, and its receipt once it was published.
-    Show(client::args::Show),
+    Show(client::Show),
     /// Cancels a task and prints the verdict.
-    Cancel(client::args::Cancel),
+    Cancel(client::Cancel),
 }
 
 #[derive(Args, Debug)]
