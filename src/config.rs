@@ -69,15 +69,16 @@ fn say(problems: &[Problem]) -> io::Result<()> {
     problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
 }
 
-/// Reads the command line and the environment.
-pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, Refusal> {
-    interpret(command(), words, &host::Host::here())
+/// Reads the command line and the environment. `check` says what the modules that are to use a node's settings find wrong with them.
+pub fn read(words: impl IntoIterator<Item = OsString>, check: impl Fn(&Settings) -> Vec<Problem>) -> Result<Invocation, Refusal> {
+    interpret(command(), words, &host::Host::here(), check)
 }
 
 fn interpret(
     mut command: clap::Command,
     words: impl IntoIterator<Item = OsString>,
     host: &host::Host<'_>,
+    check: impl Fn(&Settings) -> Vec<Problem>,
 ) -> Result<Invocation, Refusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(Refusal::Usage)?;
     let cli = args::Cli::from_arg_matches(&matches).map_err(|error| Refusal::Usage(error.format(&mut command)))?;
@@ -86,7 +87,10 @@ fn interpret(
         .map_err(|wrong| problems.push(Problem { flag: wrong.flag, text: wrong.text }))
         .ok();
     let command = match cli.command {
-        args::Words::Serve(args) => settings::read(&args, host).map(|settings| Command::Serve(Box::new(settings))),
+        args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
+            let found = check(&settings);
+            if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
+        }),
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
         args::Words::Submit(args) => Ok(Command::Submit(args)),
         args::Words::Show(args) => Ok(Command::Show(args)),

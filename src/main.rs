@@ -7,7 +7,7 @@ use punctual::shutdown::{Failure, chain};
 use punctual::{app, client, telemetry};
 
 fn main() -> ExitCode {
-    let invocation = match config::read(std::env::args_os()) {
+    let invocation = match config::read(std::env::args_os(), app::problems) {
         Ok(invocation) => invocation,
         Err(refusal) => return refusal.report(),
     };

@@ -110,8 +110,7 @@ pub(super) struct Kafka {
     pub bootstrap: Option<String>,
     /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value.
     ///
-    /// Any property of the producer can be set (TLS, SASL, compression.type ..), but those that a promise rests on (acks, enable.idempotence,
-    /// allow.auto.create.topics) and those that have a flag here.
+    /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence.
     #[arg(long = "kafka-property", value_name = "K=V")]
     pub properties: Vec<Secret>,
     /// What the variable says; not a flag for people.

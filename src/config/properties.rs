@@ -1,4 +1,4 @@
-//! Properties of librdkafka, from flags, a variable and a file.
+//! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not decided here: `kafka` knows them.
 
 use super::reader::Reader;
 use super::secret::Secret;
@@ -6,19 +6,6 @@ use super::secret::Secret;
 pub(super) const FLAG: &str = "--kafka-property";
 const FILE_FLAG: &str = "--kafka-properties-file";
 const VARIABLE: &str = "--kafka-property (PUNCTUAL_KAFKA_PROPERTIES)";
-
-/// Properties that have a flag of their own, or on which a promise rests; what stands here is not for the operator to set.
-const TAKEN: [(&str, &str); 9] = [
-    ("bootstrap.servers", "is what --kafka says"),
-    ("metadata.broker.list", "is what --kafka says"),
-    ("linger.ms", "is what --linger says"),
-    ("queue.buffering.max.ms", "is what --linger says"),
-    ("acks", "is always all: nothing may be lost"),
-    ("request.required.acks", "is always all: nothing may be lost"),
-    ("enable.idempotence", "is always true: the client's own retries must not make duplicates"),
-    ("allow.auto.create.topics", "is always false: looking a topic up must not create it"),
-    ("transactional.id", "belongs to the node"),
-];
 
 /// Properties as written, from everywhere they can be written.
 #[derive(Debug)]
@@ -47,9 +34,7 @@ pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<(String, S
             continue;
         };
         let key = key.trim();
-        if let Some((_, why)) = TAKEN.iter().find(|(taken, _)| *taken == key) {
-            reader.problem(flag, format!("`{key}` cannot be set: it {why}"));
-        } else if key.is_empty() {
+        if key.is_empty() {
             reader.problem(flag, "a property has an empty key");
         } else if properties.iter().any(|(known, _)| known == key) {
             reader.problem(flag, format!("`{key}` is given twice"));
@@ -91,10 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_given_twice_or_is_taken_is_a_problem() {
-        let (_, problems) = read_all(&["a=1", "acks=0"], Some("a=2"), None);
+    fn a_key_that_is_given_twice_is_a_problem() {
+        let (_, problems) = read_all(&["a=1", "=0"], Some("a=2"), None);
         assert_eq!(problems.len(), 2);
-        assert!(problems[0].contains("`acks` cannot be set") && problems[1].contains("`a` is given twice"), "{problems:?}");
+        assert!(problems[0].contains("empty key") && problems[1].contains("`a` is given twice"), "{problems:?}");
     }
 
     #[test]

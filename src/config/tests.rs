@@ -29,7 +29,7 @@ fn deaf() -> clap::Command {
 fn invoke(words: &[&str]) -> Result<Command, Refusal> {
     let words = std::iter::once("punctual").chain(words.iter().copied()).map(OsString::from);
     let host = Host { name: "host-1".to_owned(), read_file: &files };
-    interpret(deaf(), words, &host).map(|invocation| invocation.command)
+    interpret(deaf(), words, &host, |_| Vec::new()).map(|invocation| invocation.command)
 }
 
 fn serve(words: &[&str]) -> Result<Settings, Vec<String>> {
@@ -89,6 +89,17 @@ fn a_wrong_log_setting_is_reported_together_with_the_others() {
 }
 
 #[test]
+fn what_the_modules_say_of_their_settings_is_a_problem_too() {
+    let words = ["punctual", "serve"].iter().chain(&ENOUGH).map(OsString::from);
+    let host = Host { name: "host-1".to_owned(), read_file: &files };
+    let problem = Problem { flag: "--kafka-property", text: "unknown".to_owned() };
+    let Err(Refusal::Problems(problems)) = interpret(deaf(), words, &host, |_| vec![problem.clone()]) else {
+        panic!("it was taken")
+    };
+    assert_eq!(problems, [problem]);
+}
+
+#[test]
 fn contradictions_are_problems() {
     let problems = serve_with(&["--database-url-file", "url"]).unwrap_err();
     assert!(problems[0].contains("given twice"), "{problems:?}");
@@ -96,7 +107,7 @@ fn contradictions_are_problems() {
         ["--topic-in-flight-tasks", "100001"],
         ["--body-max", "100MiB"],
         ["--payload-retention", "8d"],
-        ["--kafka-property", "acks=1"],
+        ["--kafka-property", "nothing"],
         ["--precision", "1500us"],
     ] {
         assert_eq!(serve_with(&words).map_err(|problems| problems.len()), Err(1), "{words:?}");
