@@ -1,4 +1,4 @@
-//! Settings in two steps: as written ([`args`], all text), then as meant ([`Settings`]), where every problem is reported at once.
+//! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every problem is reported at once.
 
 mod args;
 mod host;

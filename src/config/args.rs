@@ -127,8 +127,7 @@ pub(super) struct Kafka {
     /// After this long without an acknowledgement a record's task is deferred: it is tried again later, as a new attempt. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_PUBLISH_DEADLINE", value_name = "SPAN", default_value = "30s")]
     pub publish_deadline: String,
-
-    /// A topic that Kafka says does not exist, for so long without a break, is given up on: its tasks become dead letters. 1s to 30d.
+    /// A topic that Kafka has denied for so long without a break is given up on: its tasks become dead letters. From 1s to 30d.
     #[arg(long, env = "PUNCTUAL_TOPIC_DENIAL_MAX", value_name = "SPAN", default_value = "5m")]
     pub topic_denial_max: String,
 }

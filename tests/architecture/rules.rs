@@ -91,7 +91,7 @@ pub fn layers(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Modules that depend on each other in a circle.
+/// Modules that depend on each other in a circle: each step of it.
 pub fn cycles(sources: &[Source]) -> Vec<String> {
     let modules = Modules::new(sources);
     let graph: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> =
@@ -107,16 +107,17 @@ pub fn cycles(sources: &[Source]) -> Vec<String> {
         reached
     };
     let reached: BTreeMap<_, _> = graph.keys().map(|module| (module.clone(), reach(module))).collect();
-    let mut circles = BTreeSet::new();
-    for (module, own) in reached.iter().filter(|(module, own)| own.contains(*module)) {
-        let circle: BTreeSet<String> = own
-            .iter()
-            .filter(|other| reached.get(*other).is_some_and(|back| back.contains(module)))
-            .map(|other| if other.is_empty() { "crate".to_owned() } else { other.join("::") })
-            .collect();
-        circles.insert(format!("a circle: {}", circle.into_iter().collect::<Vec<_>>().join(", ")));
+    let is_back = |from: &Vec<String>, to: &Vec<String>| reached.get(to).is_some_and(|onward| onward.contains(from));
+    let mut broken = Vec::new();
+    for (module, source) in &modules.sources {
+        for (target, position) in modules.dependencies(module) {
+            if is_back(module, &target) {
+                let target = if target.is_empty() { "crate".to_owned() } else { target.join("::") };
+                broken.push(at(source, position, &format!("uses `{target}`, which uses it in turn, directly or through others")));
+            }
+        }
     }
-    circles.into_iter().collect()
+    broken
 }
 
 /// Libraries outside their folders. `dependencies` are those of the manifest: a new one needs a home.
@@ -207,10 +208,9 @@ pub fn sleeps(sources: &[Source]) -> Vec<String> {
 pub fn statements(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("src/postgres")) {
-        for (start, end) in source.literals.iter().copied() {
+        for (start, text) in texts(source) {
             // A literal of a test stands between blanks that were code.
             let is_production = source.code[..start].trim_end().len() == source.production[..start].trim_end().len();
-            let text = &source.text[start..end];
             if !is_production {
                 continue;
             }
@@ -234,6 +234,23 @@ pub fn statements(sources: &[Source]) -> Vec<String> {
         }
     }
     broken
+}
+
+/// The text of each string literal; those within one `concat!` are one.
+fn texts(source: &Source) -> Vec<(usize, String)> {
+    let mut texts: Vec<(usize, String)> = Vec::new();
+    let mut joined_until = 0;
+    for (start, end) in source.literals.iter().copied() {
+        let text = &source.text[start..end];
+        match texts.last_mut() {
+            Some((_, whole)) if start < joined_until => whole.push_str(text),
+            _ => {
+                texts.push((start, text.to_owned()));
+                joined_until = source.concat_end(start).unwrap_or(0);
+            }
+        }
+    }
+    texts
 }
 
 /// Data definition is left out: it is seldom, and its text differs from partition to partition.

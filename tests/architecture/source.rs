@@ -29,6 +29,12 @@ impl Source {
         self.text[..position].matches('\n').count() + 1
     }
 
+    /// Where the `concat!` ends whose first text begins at `position`.
+    pub fn concat_end(&self, position: usize) -> Option<usize> {
+        let before = self.code[..position].trim_end();
+        before.ends_with("concat!(").then(|| position + self.code[position..].find(')').unwrap_or(0))
+    }
+
     /// The module of a file of `src`: `src/node/wheel.rs` is `["node", "wheel"]`; `lib.rs` and `main.rs` are the roots `[]` and `["main"]`.
     pub fn module(&self) -> Vec<String> {
         let name = self.path.trim_start_matches("src/").trim_end_matches(".rs");
@@ -40,7 +46,7 @@ impl Source {
 }
 
 fn is_test_file(path: &str) -> bool {
-    path.starts_with("tests/") || path.ends_with("/tests.rs")
+    path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
 fn spaces(text: &str) -> String {
