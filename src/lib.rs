@@ -1,8 +1,11 @@
 //! Punctual: a delay scheduler for Kafka. ARCHITECTURE.md is the map.
 
+pub mod api;
+
 pub mod clock;
 pub mod domain;
 pub mod engine;
 pub mod node;
 pub mod postgres;
 pub mod shutdown;
+pub mod telemetry;

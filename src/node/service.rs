@@ -128,3 +128,45 @@ pub struct Missing {
     pub what: &'static str,
     pub why: String,
 }
+
+// ---- A stand-in until the service of a node is written: the API is built and tested against it. The model should stay for those tests.
+
+pub mod model;
+
+/// What a node does for its API. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Service {
+    model: std::sync::Arc<model::Model>,
+}
+
+impl Service {
+    pub fn of_model(model: std::sync::Arc<model::Model>) -> Self {
+        Self { model }
+    }
+
+    /// Stores tasks; one answer for each, in order.
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        self.model.submit(drafts).await
+    }
+
+    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+        self.model.cancel(id).await
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        self.model.look_up(id).await
+    }
+
+    pub fn cluster(&self) -> ClusterView {
+        self.model.cluster()
+    }
+
+    /// What keeps the node from being ready; empty when it is.
+    pub fn missing(&self) -> Vec<Missing> {
+        self.model.missing()
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.model.is_draining()
+    }
+}
