@@ -1,6 +1,7 @@
 //! Punctual: a delay scheduler for Kafka. ARCHITECTURE.md is the map.
 
 pub mod api;
+pub mod client;
 
 pub mod clock;
 pub mod domain;

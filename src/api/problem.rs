@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -187,11 +186,5 @@ impl IntoResponse for Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
-    }
-}
-
-impl From<Problem> for Response<Body> {
-    fn from(problem: Problem) -> Self {
-        problem.into_response()
     }
 }

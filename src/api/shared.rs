@@ -28,7 +28,9 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
-        let body_memory = Semaphore::new(settings.body_memory_max.min(Semaphore::MAX_PERMITS));
+        // One body of the largest size always fits, whatever the settings say.
+        let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
+        let body_memory = Semaphore::new(body_memory_max.min(Semaphore::MAX_PERMITS));
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
         Self { service, settings, metrics, registry, body_memory, requests }
     }
