@@ -5,7 +5,7 @@
 //! front   admits requests, within bounds; measures; catches panics; hands on to the router
 //! tasks   submit, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
 //! cluster, health                       what an operator asks
-//! problem every refusal, and the one place where it gets its status
+//! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
 //!
 //! The API decides nothing about tasks and knows no server: it reads what is asked into the words of [`crate::node::service`] and writes the answers
@@ -20,17 +20,22 @@ mod front;
 mod health;
 mod metrics;
 mod problem;
+mod problem_type;
+mod query;
+mod refusal;
 mod respond;
 mod serve;
 mod settings;
+mod shared;
 mod task_json;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod times;
+mod values;
 
 pub use front::Api;
 pub use metrics::Metrics;
-pub use problem::ProblemType;
+pub use problem_type::ProblemType;
 pub use serve::serve;
 pub use settings::Settings;

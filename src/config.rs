@@ -38,7 +38,7 @@ pub struct Invocation {
 pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
-    Submit(client::Submit),
+    Submit(Box<client::Submit>),
     Show(client::Show),
     Cancel(client::Cancel),
 }
@@ -92,7 +92,7 @@ fn interpret(
             if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
         }),
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
-        args::Words::Submit(args) => Ok(Command::Submit(args)),
+        args::Words::Submit(args) => Ok(Command::Submit(Box::new(args))),
         args::Words::Show(args) => Ok(Command::Show(args)),
         args::Words::Cancel(args) => Ok(Command::Cancel(args)),
     };

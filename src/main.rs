@@ -31,7 +31,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             Box::pin(app::serve(*settings)).await?;
         }
         Command::Migrate(settings) => app::migrate(*settings).await?,
-        Command::Submit(args) => return Ok(client::submit(args).await),
+        Command::Submit(args) => return Ok(client::submit(*args).await),
         Command::Show(args) => return Ok(client::show(args).await),
         Command::Cancel(args) => return Ok(client::cancel(args).await),
     }

@@ -1,38 +1,18 @@
 //! Bodies of requests: read whole, within the bounds, and held against them until the answer is made.
 
-use std::future::Future;
-use std::time::Duration;
-
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::sync::SemaphorePermit;
-use tokio::time::error::Elapsed;
 
-use super::front::Shared;
 use super::metrics::Counted;
-use super::problem::{Problem, ProblemType};
-use crate::clock;
-use crate::domain::Monotonic;
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::shared::{Deadline, Shared};
 
 /// Memory that is set aside for a body before its bytes are there, whatever its length says.
 const CAPACITY_MAX: usize = 1 << 20;
-
-/// When a request must be answered.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline(Monotonic);
-
-impl Deadline {
-    pub fn after(span: Duration) -> Self {
-        Self(clock::monotonic().plus(span))
-    }
-
-    /// Waits for `future` no longer than that.
-    pub async fn hold<F: Future>(self, future: F) -> Result<F::Output, Elapsed> {
-        tokio::time::timeout(self.0.since(clock::monotonic()), future).await
-    }
-}
 
 /// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
 #[derive(Debug)]

@@ -8,11 +8,12 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::front::Shared;
 use super::problem::{MissingJson, Problem};
-use super::respond;
+use super::refusal::of_trouble;
+use super::shared::Shared;
 use super::task_json::Shown;
 use super::times::Rfc3339;
+use super::{query, respond};
 use crate::domain::NodeId;
 use crate::node::service::{Backlog, ClusterView, NodeView};
 
@@ -53,8 +54,8 @@ struct BacklogJson {
 }
 
 pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
-    respond::refuse_query(&uri)?;
-    let view = shared.service.cluster().await.map_err(Problem::of_trouble)?;
+    query::refuse(&uri)?;
+    let view = shared.service.cluster().await.map_err(of_trouble)?;
     Ok(respond::json(StatusCode::OK, &json_of(&view)))
 }
 

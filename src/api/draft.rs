@@ -6,9 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
-use super::fields::{kind_of, members, object, shown, string, string_of};
-use super::problem::{Origin, Problem, ProblemType};
+use super::fields::{members, object, string};
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::refusal::Origin;
 use super::times;
+use super::values::{kind_of, shown, string_of};
 use crate::domain::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};

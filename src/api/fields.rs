@@ -9,10 +9,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::problem::{Problem, ProblemType};
-
-/// At most this much of what a caller wrote is shown back to it.
-const SHOWN_CHARS_MAX: usize = 100;
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::values::{kind_of, reason_of, shown, string_of};
 
 /// The members of the object in `text`, in the order of `names`. Refuses what is no object, members with other names, and members that are there twice.
 pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> Result<[Option<&'a RawValue>; N], Problem> {
@@ -64,36 +63,6 @@ pub fn string<'a>(value: &'a RawValue, field: &'static str) -> Result<Cow<'a, st
     string_of(value).map_err(|wrong| Problem::invalid(field, wrong))
 }
 
-/// A string, or what is wrong with it.
-pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
-    let text = value.get();
-    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
-        return Err(format!("this is {}, and a string would be right", kind_of(text)));
-    };
-    if !inner.contains('\\') {
-        // Control characters were refused when the whole text was read.
-        return Ok(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(text).map(Cow::Owned).map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
-}
-
-/// What a JSON value is, by its first byte.
-pub fn kind_of(text: &str) -> &'static str {
-    match text.as_bytes().first() {
-        Some(b'"') => "a string",
-        Some(b'{') => "an object",
-        Some(b'[') => "an array",
-        Some(b't' | b'f') => "a boolean",
-        Some(b'n') => "null",
-        _ => "a number",
-    }
-}
-
-/// What a caller wrote, cut to a length that a detail can bear.
-pub fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_CHARS_MAX).collect()
-}
-
 /// JSON that is none, or is something else than `wanted`.
 fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
     if error.is_data() {
@@ -102,13 +71,6 @@ fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
     }
     let (line, column) = (error.line(), error.column());
     Problem::new(ProblemType::MalformedJson, format!("line {line}, column {column}: {}", reason_of(error)))
-}
-
-/// serde_json's message without its position, which is that within a part of the body.
-fn reason_of(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    let end = message.rfind(" at line ").unwrap_or(message.len());
-    message[..end].to_owned()
 }
 
 /// The name of a member, borrowed when it has no escapes.

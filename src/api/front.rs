@@ -9,12 +9,13 @@ use axum::http::{HeaderValue, Method, Request, Version, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use futures_util::FutureExt as _;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 use tower::ServiceExt as _;
 
-use super::body::Deadline;
 use super::metrics::{Counted, method_label};
-use super::problem::{Problem, ProblemType};
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::shared::Shared;
 use super::{Metrics, Settings, cluster, health, tasks};
 use crate::clock;
 use crate::node::service::Service;
@@ -25,25 +26,6 @@ use crate::telemetry::Registry;
 pub struct Api {
     shared: Arc<Shared>,
     router: Router,
-}
-
-/// What the handlers share.
-#[derive(Debug)]
-pub struct Shared {
-    pub service: Service,
-    pub settings: Settings,
-    pub metrics: Metrics,
-    pub registry: Arc<Registry>,
-    /// Bytes that bodies may still take.
-    pub body_memory: Semaphore,
-    requests: Semaphore,
-}
-
-impl Shared {
-    /// When a request that has just arrived must be answered.
-    pub fn deadline(&self) -> Deadline {
-        Deadline::after(self.settings.request_deadline)
-    }
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
@@ -64,9 +46,7 @@ const ROUTES: [&str; 7] = ["/v1/tasks", "/v1/tasks/batch", "/v1/tasks/{id}", "/v
 
 impl Api {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
-        let body_memory = Semaphore::new(settings.body_memory_max.min(Semaphore::MAX_PERMITS));
-        let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        let shared = Arc::new(Shared { service, settings, metrics, registry, body_memory, requests });
+        let shared = Arc::new(Shared::new(service, settings, metrics, registry));
         let router = routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
         let router = router.method_not_allowed_fallback(method_not_allowed).fallback(not_found).with_state(shared.clone());
         Self { shared, router }

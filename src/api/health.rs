@@ -7,9 +7,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::front::Shared;
-use super::problem::{Problem, ProblemType};
+use super::problem::Problem;
+use super::problem_type::ProblemType;
 use super::respond;
+use super::shared::Shared;
 use crate::telemetry;
 
 #[derive(Serialize)]
@@ -34,7 +35,7 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 /// All metrics of the process, as OpenMetrics.
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     match telemetry::encode(&shared.registry) {
-        Ok(text) => respond::text(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+        Ok(text) => respond::text(StatusCode::OK, telemetry::CONTENT_TYPE, text),
         Err(error) => Problem::new(ProblemType::Internal, format!("write the metrics down: {error}")).into_response(),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 
-use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry};
+use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durations};
 
 /// Names and values come from tables of this crate, never from a request: their number is bounded.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -19,23 +19,21 @@ pub struct Metrics {
     pub body_memory: Gauge,
 }
 
-/// Seconds; a submit takes about a millisecond, the deadline is 30 s.
-const DURATION_BUCKETS: [f64; 14] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 10.0, 30.0];
-
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             requests: Family::default(),
-            duration: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            duration: Family::new_with_constructor(durations),
             in_flight: Gauge::default(),
             rejected: Family::default(),
             connections: Gauge::default(),
             body_memory: Gauge::default(),
         };
         registry.register("punctual_api_requests", "Requests answered, by route, method and status", metrics.requests.clone());
-        registry.register(
-            "punctual_api_request_duration_seconds",
+        registry.register_with_unit(
+            "punctual_api_request_duration",
             "Time from the header of a request to its answer, by route",
+            Unit::Seconds,
             metrics.duration.clone(),
         );
         registry.register("punctual_api_requests_in_flight", "Requests that are being answered", metrics.in_flight.clone());
@@ -45,9 +43,10 @@ impl Metrics {
             metrics.rejected.clone(),
         );
         registry.register("punctual_api_connections", "Open connections to the API", metrics.connections.clone());
-        registry.register(
-            "punctual_api_body_memory_bytes",
-            "Bytes of request bodies that are being read, parsed or stored",
+        registry.register_with_unit(
+            "punctual_api_body_memory",
+            "Request bodies that are being read, parsed or stored",
+            Unit::Bytes,
             metrics.body_memory.clone(),
         );
         metrics

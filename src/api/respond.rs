@@ -5,8 +5,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::problem::{Problem, ProblemType};
-
 /// Bytes to begin an answer with: most are one task.
 const CAPACITY: usize = 512;
 
@@ -31,11 +29,4 @@ pub fn text(status: StatusCode, content_type: &'static str, bytes: impl Into<Bod
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do harm.
-pub fn refuse_query(uri: &axum::http::Uri) -> Result<(), Problem> {
-    let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
-    let name: String = query.split(['=', '&']).next().unwrap_or(query).chars().take(100).collect();
-    Err(Problem::new(ProblemType::UnknownField, "this path takes no query parameters").at(name))
 }

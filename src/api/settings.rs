@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Settings {
     /// Bytes of one body: 413. At most 4 GiB.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being read, parsed or stored: 503.
+    /// Bytes of all bodies that are being read, parsed or stored: 503. At least one of the largest always fits.
     pub body_memory_max: usize,
     /// Requests that are being answered: 503.
     pub requests_in_flight_max: usize,

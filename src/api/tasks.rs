@@ -9,13 +9,15 @@ use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::body::{self, Deadline};
+use super::body;
 use super::draft::DraftReader;
 use super::fields::{Array, array, members};
-use super::front::Shared;
-use super::problem::{Origin, Problem, ProblemJson, ProblemType, verdict_text};
-use super::respond;
+use super::problem::{Problem, ProblemJson, verdict_text};
+use super::problem_type::ProblemType;
+use super::refusal::{Origin, of_refusal, of_trouble};
+use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
+use super::{query, respond};
 use crate::domain::{TaskId, TaskView, Verdict};
 use crate::node::service::{Accepted, Draft, Refusal};
 
@@ -27,14 +29,14 @@ const RESULT_BYTES: usize = 200;
 /// `POST /v1/tasks`
 pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    respond::refuse_query(request.uri())?;
+    query::refuse(request.uri())?;
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = DraftReader::default().read(body::text_of(&bytes)?)?;
     drop(bytes);
     let echo = echo_of(&draft);
     let mut answers = ask_to_store(&shared, vec![draft], deadline).await?.into_iter();
     let answer = answers.next().unwrap_or_else(no_answer);
-    let accepted = answer.map_err(|refusal| Problem::of_refusal(refusal, origin))?;
+    let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
     }
@@ -94,7 +96,7 @@ struct BatchJson<'a> {
 /// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused only where its items cannot be told apart.
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    respond::refuse_query(request.uri())?;
+    query::refuse(request.uri())?;
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (items, drafts) = read_batch(body::text_of(&bytes)?).await?;
     drop(bytes);
@@ -148,7 +150,7 @@ fn settle(
         done.push(item.and_then(|(echo, origin)| {
             let answer = answers.next().unwrap_or_else(no_answer);
             let accepted = answer.map_err(|refusal| {
-                let problem = Problem::of_refusal(refusal, origin);
+                let problem = of_refusal(refusal, origin);
                 if problem.has_field() { problem.within(&item_path(index)) } else { problem }
             })?;
             Ok((echo, accepted))
@@ -178,13 +180,13 @@ fn id_of(path: IdInPath) -> Option<TaskId> {
 /// `GET /v1/tasks/{id}`
 pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    respond::refuse_query(&uri)?;
+    query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let answer = deadline.hold(shared.service.look_up(id)).await.map_err(|_elapsed| {
         shared.metrics.rejected("request_deadline");
         Problem::new(ProblemType::Unavailable, "the deadline of the request has passed")
     })?;
-    match answer.map_err(Problem::of_trouble)? {
+    match answer.map_err(of_trouble)? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
@@ -201,14 +203,14 @@ struct CancelledJson<'a> {
 /// `DELETE /v1/tasks/{id}`
 pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    respond::refuse_query(&uri)?;
+    query::refuse(&uri)?;
     let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
     let Some(id) = id_of(path) else { return Err(not_found(false)) };
     let answer = deadline.hold(shared.service.cancel(id)).await.map_err(|_elapsed| {
         shared.metrics.rejected("request_deadline");
         Problem::cancel_unknown("the deadline of the request has passed")
     })?;
-    let cancelled = answer.map_err(Problem::of_trouble)?;
+    let cancelled = answer.map_err(of_trouble)?;
     match cancelled.verdict {
         Verdict::Cancelled => {
             let task = cancelled.task.as_ref().map(TaskJson::of_view);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::fields::{kind_of, shown, string_of};
+use super::values::{kind_of, shown, string_of};
 use crate::domain::Timestamp;
 
 /// The last millisecond that RFC 3339 can write in every zone: 9999-12-30T22:00:00.999Z.

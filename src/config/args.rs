@@ -219,7 +219,7 @@ pub(super) struct Bounds {
     /// Requests in progress. At the bound, 503 with Retry-After. From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
     pub requests_max: String,
-    /// Open connections of the API. At the bound, new ones wait to be accepted. From 1 to 1000000.
+    /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
     pub connections_max: String,
 }

@@ -37,7 +37,11 @@ async fn a_body_in_pieces_is_put_together() {
 
 #[tokio::test]
 async fn bodies_over_the_bound_on_memory_are_refused_until_the_others_are_answered() {
-    let (api, _) = api_of(Settings { body_memory_max: SLOW_TASK.len() + TASK.len() - 1, ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        body_bytes_max: SLOW_TASK.len(),
+        body_memory_max: SLOW_TASK.len() + TASK.len() - 1,
+        ..Settings::default()
+    });
     let mut slow = Box::pin(api.answer(post("/v1/tasks", SLOW_TASK)));
     assert!(timeout(Duration::from_millis(1), &mut slow).await.is_err());
     assert_eq!(type_of(api.answer(post("/v1/tasks", TASK)).await).await, "503 busy");
