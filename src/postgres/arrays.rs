@@ -42,7 +42,6 @@ impl<'a> Elements<'a> {
         self.left
     }
 
-
     /// Bytes that all elements take together, at most.
     pub fn bytes(&self) -> usize {
         self.rest.len()
