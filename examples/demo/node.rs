@@ -115,6 +115,6 @@ impl Node {
 fn address_in(log: &PathBuf) -> Result<Option<String>, Failure> {
     let log = std::fs::read_to_string(log)?;
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut listening = lines.filter(|line| line["fields"]["message"] == "listening");
-    Ok(listening.find_map(|line| line["fields"]["address"].as_str().map(str::to_owned)))
+    let mut listening = lines.filter(|line| line["message"] == "listening");
+    Ok(listening.find_map(|line| line["address"].as_str().map(str::to_owned)))
 }

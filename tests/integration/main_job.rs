@@ -244,7 +244,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         "shards",
         "heartbeat_age_seconds",
         "clock_offset_seconds",
-        "leaves",
+        "partitions",
         "far",
     ];
     let missing: Vec<&&str> = stages.iter().filter(|stage| !described.iter().any(|name| name.contains(*stage))).collect();

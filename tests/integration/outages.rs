@@ -29,7 +29,6 @@ async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() 
         ("kafka", Outage::Stopped),
         ("etcd", Outage::Stopped),
         ("postgres", Outage::Crashed),
-        ("kafka", Outage::Crashed),
         ("etcd", Outage::Crashed),
     ] {
         eprintln!("{service}: {outage:?}");

@@ -146,8 +146,7 @@ impl Node {
     fn address(&self) -> Option<String> {
         self.log().lines().find_map(|line| {
             let line: Value = serde_json::from_str(line).ok()?;
-            let fields = &line["fields"];
-            (fields["message"] == "listening").then(|| fields["address"].as_str().map(str::to_owned))?
+            (line["message"] == "listening").then(|| line["address"].as_str().map(str::to_owned))?
         })
     }
 
