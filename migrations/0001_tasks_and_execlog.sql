@@ -12,7 +12,6 @@ create table cluster (
   leaf_ms bigint not null,
   horizon_ms bigint not null,
   window_ms bigint not null,
-  -- A number of its own for each database: advisory locks of two clusters of one server differ.
   created_at timestamptz not null default clock_timestamp()
 );
 
@@ -31,7 +30,8 @@ create table task (
   primary key (shard, id)
 ) partition by range (id);
 
--- What is due beyond the last leaf. Its key is the id alone: the mover takes what is due next, whatever its shard.
+-- What is due beyond the last leaf. Its key is the id alone: the mover takes what is due next, whatever its shard. The mover empties one end of the key
+-- without end, so the dead entries there are cleaned up sooner than by default.
 create table task_far (
   shard smallint not null,
   id uuid primary key,
@@ -42,7 +42,7 @@ create table task_far (
   name text,
   first_id uuid,
   attempt smallint
-);
+) with (autovacuum_vacuum_scale_factor = 0.02);
 
 -- One row per claim. The id begins with the time of the claim; one partition per day of it. Arrays are in the order of `ids`.
 -- What is filled in by the settle is null before.
@@ -58,8 +58,8 @@ create table execlog_batch (
   names text[],                     -- null: no task has a name
   -- by the settle:
   span smallint,                    -- class of the width of id_from..id_to, see docs/decisions/0002
-  id_from uuid,
-  id_to uuid,                       -- inclusive
+  id_from uuid,                     -- the least and the greatest of ids
+  id_to uuid,
   topic_names text[],               -- the distinct topics
   topic_indexes smallint[],         -- 1-based, into topic_names; null: all are the first
   outcomes smallint[],              -- 1 published, 2 deferred, 3 dead
@@ -71,7 +71,8 @@ create table execlog_batch (
 ) partition by range (batch);
 
 create index execlog_batch_unsettled on execlog_batch (batch) where settled_at is null;
-create index execlog_batch_span on execlog_batch (span, id_from) include (id_to) where settled_at is not null;
+-- id_to is a key column, not an included one: only so is it held against an id before the row is fetched.
+create index execlog_batch_span on execlog_batch (span, id_from, id_to) where span is not null;
 
 -- What the batches carry; one partition per hour of the claim, dropped soon after all of it is settled.
 create table execlog_payload (
@@ -172,4 +173,4 @@ union all
 select id, topic, punctual_time(id), 'cancelled', cancelled_at, null, null, null, null, null
 from execlog_cancelled;
 
--- Keys, payloads and arrays are kept out of line whole where the server has no lz4: see the program's `migrate`.
+-- How arrays and byte strings are compressed depends on the server: the program's `migrate` sees to it.

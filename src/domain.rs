@@ -1,6 +1,7 @@
 //! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
 
 pub mod batch;
+pub mod cluster;
 pub mod headers;
 pub mod ids;
 pub mod monotonic;
@@ -8,11 +9,13 @@ pub mod name;
 pub mod outcome;
 pub mod record;
 pub mod shard;
+pub mod span;
 pub mod task;
 pub mod timestamp;
 pub mod topic;
 
 pub use batch::{Batch, BatchBuilder, BatchTask};
+pub use cluster::{ClusterSettings, ClusterWishes};
 pub use headers::Headers;
 pub use ids::{BatchId, IdRange, NodeId, TaskId};
 pub use monotonic::Monotonic;
@@ -20,6 +23,7 @@ pub use name::TaskName;
 pub use outcome::{Outcome, Receipt};
 pub use record::Record;
 pub use shard::{Shard, ShardCount};
+pub use span::{Reach, Span};
 pub use task::{Kept, NewTask, TaskState, TaskView, Verdict};
 pub use timestamp::Timestamp;
 pub use topic::TopicName;

@@ -2,11 +2,20 @@
 
 pub mod adopt;
 mod arrays;
+pub mod backlog;
+pub mod cancel;
 pub mod claim;
+mod cluster;
 pub mod connection;
 pub mod error;
+pub mod far;
+pub mod heartbeat;
+pub mod look_up;
+pub mod partitions;
+pub mod pool;
+pub mod retire;
+pub mod schema;
 pub mod settle;
-mod span;
 pub mod submit;
 
 pub use connection::{Connection, Settings};

@@ -42,6 +42,8 @@ impl fmt::Debug for Shard {
 }
 
 impl ShardCount {
+    pub const DEFAULT: Self = Self(64);
+
     pub fn new(count: u64) -> Result<Self, ShardCountError> {
         match u16::try_from(count) {
             Ok(small) if small.is_power_of_two() && small <= 4096 => Ok(Self(small)),

@@ -296,7 +296,7 @@ mod tests {
         for id in &found {
             table.remove(id);
         }
-        claiming.took(claim, found.len() as u64);
+        claiming.took(claim, u64::try_from(found.len()).unwrap());
         found.len()
     }
 

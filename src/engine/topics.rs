@@ -95,13 +95,6 @@ impl Topics {
         entry.bytes = entry.bytes.saturating_add(bytes);
     }
 
-    /// The earliest of the held records is handed to Kafka only now: silence before does not count.
-    pub fn handed_over(&mut self, topic: &TopicName, now: Monotonic) {
-        if let Some(entry) = self.topics.get_mut(topic) {
-            entry.heard_at = entry.heard_at.max(now);
-        }
-    }
-
     /// Records are held no longer.
     pub fn released(&mut self, topic: &TopicName, tasks: usize, bytes: usize) {
         if let Some(entry) = self.topics.get_mut(topic) {
@@ -122,8 +115,8 @@ impl Topics {
         Some(Action::Unparked(topic.clone()))
     }
 
-    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether records of a topic are
-    /// with the producer.
+    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
+    /// has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
         let silence_max = self.settings.silence_max;
         let mut actions = Vec::new();
@@ -195,6 +188,10 @@ impl Topics {
 
     pub fn parked_count(&self) -> usize {
         self.topics.values().filter(|topic| !matches!(topic.state, State::Healthy)).count()
+    }
+
+    pub fn gone_count(&self) -> usize {
+        self.topics.values().filter(|topic| matches!(topic.state, State::Gone { .. })).count()
     }
 
     fn is_left_out(&self, topic: &Topic) -> bool {

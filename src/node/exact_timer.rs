@@ -17,6 +17,10 @@ pub struct ExactTimer {
 impl ExactTimer {
     /// # Errors
     /// When the process has no file descriptor left.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for a type may answer another descriptor each time; an OwnedFd is one descriptor for life"
+    )]
     pub fn new() -> io::Result<Self> {
         let descriptor = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         Ok(Self { descriptor: AsyncFd::with_interest(descriptor, Interest::READABLE)? })
@@ -26,7 +30,8 @@ impl ExactTimer {
     pub async fn wait(&self, span: Duration) -> io::Result<()> {
         // Zero would disarm the timer.
         let span = span.max(Duration::from_micros(1));
-        let value = Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) };
+        let value =
+            Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(self.descriptor.get_ref(), TimerfdTimerFlags::empty(), &once)?;
         loop {

@@ -9,8 +9,9 @@
 //!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, TopicName};
 use crate::engine::topics::{Action, Topics};
@@ -38,6 +39,7 @@ pub struct Held {
     pub batch: Batch,
     /// Its place: half of the ticket with which its records go to the producer.
     pub slot: u32,
+    held_at: Monotonic,
     progress: Mutex<Progress>,
 }
 
@@ -63,7 +65,7 @@ pub enum Noted {
 }
 
 impl Held {
-    fn new(batch: Batch, slot: u32) -> Self {
+    fn new(batch: Batch, slot: u32, held_at: Monotonic) -> Self {
         let progress = Progress {
             outcomes: vec![None; batch.len()],
             left: batch.len(),
@@ -71,7 +73,7 @@ impl Held {
             heard_at: vec![None; batch.topics().len()],
             is_given_up: false,
         };
-        Self { batch, slot, progress: Mutex::new(progress) }
+        Self { batch, slot, held_at, progress: Mutex::new(progress) }
     }
 
     pub fn topic_of(&self, index: usize) -> &TopicName {
@@ -111,11 +113,12 @@ impl Held {
         is_news
     }
 
-    /// Another node is its owner now: what is still to come is dropped, nothing is settled. True when nothing is to come.
+    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled. False when nothing is to come any more.
     fn give_up(&self) -> bool {
         let mut progress = self.lock();
-        progress.is_given_up = true;
-        progress.left == 0
+        let has_more = progress.left > 0 && !progress.is_given_up;
+        progress.is_given_up |= has_more;
+        has_more
     }
 
     pub fn is_given_up(&self) -> bool {
@@ -145,7 +148,10 @@ enum Entry {
     /// A statement that makes or fetches the batch is on its way.
     Asked,
     Held,
-    Settled { settlement: Arc<Settlement>, answered_at: Monotonic },
+    Settled {
+        settlement: Arc<Settlement>,
+        answered_at: Monotonic,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -205,7 +211,7 @@ impl Holdings {
             state.slots.push(None);
             u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let held = Arc::new(Held::new(batch, slot));
+        let held = Arc::new(Held::new(batch, slot, now));
         state.slots[place(slot)] = Some(Arc::clone(&held));
         held
     }
@@ -252,21 +258,32 @@ impl Holdings {
         comparison
     }
 
-    /// Gives up what is held and not among `own`: another node has adopted it. Answers how many batches that were.
-    pub fn give_up_all_but(&self, own: &[BatchId]) -> usize {
+    /// Gives up what is held, incomplete, and not among `own`; answers which batches that were.
+    pub fn give_up_all_but(&self, own: &[BatchId]) -> Vec<BatchId> {
+        let own: HashSet<BatchId> = own.iter().copied().collect();
         let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
-        let lost: Vec<Arc<Held>> = held.into_iter().filter(|held| !own.contains(&held.batch.id) && !held.is_given_up()).collect();
-        for held in &lost {
-            if held.give_up() {
-                self.let_go(held);
-            }
-        }
-        lost.len()
+        let lost = held.into_iter().filter(|held| !own.contains(&held.batch.id) && held.give_up());
+        lost.map(|held| held.batch.id).collect()
     }
 
-    /// The batches that are held and not yet complete.
-    pub fn held_ids(&self) -> Vec<BatchId> {
-        self.lock().slots.iter().flatten().map(|held| held.batch.id).collect()
+    /// True when nothing is held, and nothing was asked for.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.amount == Amount::default() && !state.books.values().any(|entry| matches!(entry, Entry::Asked))
+    }
+
+    /// Topics of which a record has been held for longer than `age` without an outcome.
+    pub fn silent_topics(&self, now: Monotonic, age: Duration) -> HashSet<TopicName> {
+        let old: Vec<Arc<Held>> =
+            self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect();
+        let mut silent = HashSet::new();
+        for held in old {
+            let progress = held.lock();
+            let without = progress.outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_none());
+            let topics: HashSet<u16> = without.map(|(index, _)| held.batch.topic_index(index)).collect();
+            silent.extend(topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()));
+        }
+        silent
     }
 
     pub fn amount(&self) -> Amount {

@@ -67,9 +67,18 @@ pub fn start(publisher: Arc<Publisher>, clock: Arc<ClusterClock>, precision: Dur
     thread::Builder::new().name("wheel".to_owned()).spawn(move || {
         let outcome = runtime.block_on(async {
             let timer = ExactTimer::new()?;
-            Wheel { publisher, clock, precision, timer, queue: DelayQueue::new(), soon: BTreeMap::new(), due: VecDeque::new(), count: 0 }
-                .run(receiver, stopping)
-                .await
+            Wheel {
+                publisher,
+                clock,
+                precision,
+                timer,
+                queue: DelayQueue::new(),
+                soon: BTreeMap::new(),
+                due: VecDeque::new(),
+                count: 0,
+            }
+            .run(receiver, stopping)
+            .await
         });
         // The receiver is gone only when the process is ending.
         drop(ended.send(outcome));
@@ -109,7 +118,7 @@ impl Wheel {
                     None => return Ok(()),
                 },
                 slice = next_expired(&mut self.queue), if !self.queue.is_empty() => self.keep_soon(slice),
-                () = self.publisher.again.arrival(), if !is_stalled => self.take_again(),
+                () = self.publisher.reports.again.arrival(), if !is_stalled => self.take_again(),
                 waited = wait_out(&self.timer, wait) => waited?,
             }
         }
@@ -136,7 +145,8 @@ impl Wheel {
         let mut position = 0;
         while position < order.len() {
             let due_at = self.end_of_slice(batch.due_at(place(order[position])));
-            let end = position + order[position..].partition_point(|index| self.end_of_slice(batch.due_at(place(*index))) <= due_at);
+            let end =
+                position + order[position..].partition_point(|index| self.end_of_slice(batch.due_at(place(*index))) <= due_at);
             self.keep(Slice { due_at, held: Arc::clone(held), order: Arc::clone(&order), position, end });
             position = end;
         }
@@ -144,7 +154,7 @@ impl Wheel {
 
     /// Tasks whose record did not get through, and that are to be published once more.
     fn take_again(&mut self) {
-        for (held, index) in self.publisher.again.take() {
+        for (held, index) in self.publisher.reports.again.take() {
             let due_at = held.batch.due_at(place(index));
             self.due.push_back(Slice { due_at, held, order: Arc::new([index]), position: 0, end: 1 });
         }

@@ -10,6 +10,7 @@ use super::arrays::{Elements, elements};
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
 use crate::domain::batch::TaskParts;
+use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
 
 /// A claim that would take more rows takes none.
@@ -25,14 +26,12 @@ const PURPOSE: Purpose = Purpose {
 };
 
 /// Where tasks are claimed from.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The leaves.
     Task,
     /// What became due while no node moved it.
     Far,
-    /// A leaf without a parent, by its name.
-    Orphan(String),
 }
 
 /// What to claim.
@@ -71,21 +70,65 @@ impl Claims {
     ///
     /// # Errors
     /// After [`Error::Unavailable`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
-    pub async fn claim(&mut self, source: &Source, request: Request<'_>) -> Result<(Claimed, Timestamp), Error> {
+    pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<(Claimed, Timestamp), Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;
         read(&row, request.batch).map_err(|error| Error::new(what, error.into()))
+    }
+
+    /// The due time of the first task in `source` that is due before `before`.
+    pub async fn oldest(&mut self, source: Source, before: Timestamp) -> Result<Option<Timestamp>, Error> {
+        let text = format!("-- oldest\nselect id from {} where id < $1 order by id limit 1", source.table());
+        let id = self
+            .connection
+            .run("look for the oldest task", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(text)).bind(floor_of(before)).fetch_optional(connection).await
+            })
+            .await?;
+        Ok(id.map(|id| TaskId::from_uuid(id).due_at()))
+    }
+
+    /// Notes that a task cannot be claimed.
+    pub async fn quarantine(&mut self, id: Uuid, reason: &str) -> Result<(), Error> {
+        let shard = TaskId::from_uuid(id).shard().as_smallint();
+        self.connection
+            .run("put a task into quarantine", async |connection| {
+                sqlx::query(QUARANTINE).bind(id).bind(shard).bind(reason).execute(connection).await
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// The ids in quarantine, at most `count_max`.
+    pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, Error> {
+        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        self.connection
+            .run("read the quarantine", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(QUARANTINED).bind(count_max).fetch_all(connection).await
+            })
+            .await
+    }
+}
+
+const QUARANTINE: &str = "-- quarantine
+insert into quarantine (id, shard, reason) values ($1, $2, $3) on conflict (id) do update set reason = excluded.reason";
+
+const QUARANTINED: &str = "-- quarantined
+select id from quarantine order by id limit $1";
+
+impl Source {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Far => "task_far",
+        }
     }
 }
 
 /// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
 /// `octet_length` of a toasted value does not fetch it. All arrays are built once, in one row, and kept and answered from there.
-fn claim_text(source: &Source) -> String {
-    let table = match source {
-        Source::Task => "task".to_owned(),
-        Source::Far => "task_far".to_owned(),
-        Source::Orphan(name) => format!("\"{}\"", name.replace('"', "\"\"")),
-    };
+fn claim_text(source: Source) -> String {
+    let table = source.table();
     format!(
         "-- claim
 with size as materialized (
@@ -124,7 +167,7 @@ from size, arrays"
     )
 }
 
-async fn statement(connection: &mut PgConnection, source: &Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
+async fn statement(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
     let left_out: Vec<&str> = request.left_out.iter().map(TopicName::as_str).collect();
     sqlx::query(AssertSqlSafe(claim_text(source)))
         .bind(request.shards)

@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
-use super::span::span_class;
-use crate::domain::{Batch, BatchId, NodeId, Outcome};
+use crate::domain::{Batch, BatchId, NodeId, Outcome, span::Reach};
 
 const PURPOSE: Purpose = Purpose {
     name: "settle",
@@ -71,15 +70,14 @@ impl Settlement {
     /// When there is not exactly one outcome per task.
     pub fn new(batch: &Batch, outcomes: &[Outcome]) -> Self {
         assert_eq!(batch.len(), outcomes.len(), "a batch is settled when each of its tasks has an outcome");
-        let ids = || batch.tasks().map(|task| task.id.uuid());
-        let (id_from, id_to) = (ids().min().unwrap_or_default(), ids().max().unwrap_or_default());
+        let reach = Reach::of((0..batch.len()).map(|index| batch.id_of(index)));
         let has_one_topic = batch.topics().len() == 1;
         let has_deferred = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
         let mut settlement = Self {
             batch: batch.id,
-            span: span_class(id_from, id_to),
-            id_from,
-            id_to,
+            span: reach.map_or(0, |reach| reach.span.as_smallint()),
+            id_from: reach.map_or_else(Uuid::nil, |reach| reach.from.uuid()),
+            id_to: reach.map_or_else(Uuid::nil, |reach| reach.to.uuid()),
             topic_names: batch.topics().iter().map(ToString::to_string).collect(),
             topic_indexes: (!has_one_topic)
                 .then(|| batch.tasks().map(|task| i16::try_from(task.topic).unwrap_or(i16::MAX).saturating_add(1)).collect()),

@@ -1,0 +1,130 @@
+//! What all nodes of a cluster must agree on.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{ShardCount, shard::ShardCountError};
+
+/// Settings of the whole cluster: given to `migrate`, stored in the database, the same on all nodes. Shards and leaf never change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClusterSettings {
+    pub shards: ShardCount,
+    /// Width of a leaf: whole seconds, 1 s to 1 day, and it divides a day.
+    pub leaf: Duration,
+    /// How far ahead there are leaves; at least one leaf and twice the window, at most 300 leaves.
+    pub horizon: Duration,
+    /// How far ahead of their due time tasks are claimed: 20 ms to 10 s.
+    pub window: Duration,
+}
+
+/// What was asked of `migrate`: `None` keeps what is stored, or takes the default in a new database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClusterWishes {
+    pub shards: Option<u64>,
+    pub leaf: Option<Duration>,
+    pub horizon: Option<Duration>,
+    pub window: Option<Duration>,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const LEAF_MIN: Duration = Duration::from_secs(1);
+/// Each leaf costs planning time and locks: 2000 leaves cost 14 ms per claim with a generic plan.
+pub const LEAVES_MAX: u32 = 300;
+const WINDOW_MIN: Duration = Duration::from_millis(20);
+const WINDOW_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ClusterSettingsError {
+    #[error("--shards: {0}")]
+    Shards(#[from] ShardCountError),
+    #[error("--leaf: a leaf is 1 s to 1 day, in whole seconds, and divides a day; {0:?} is not")]
+    Leaf(Duration),
+    #[error("--horizon: it is at most {LEAVES_MAX} leaves, that is {horizon_max:?}, not {horizon:?}")]
+    HorizonTooFar { horizon: Duration, horizon_max: Duration },
+    #[error("--horizon: it is at least one leaf and twice the window, that is {horizon_min:?}, not {horizon:?}")]
+    HorizonTooNear { horizon: Duration, horizon_min: Duration },
+    #[error("--window: it is {WINDOW_MIN:?} to {WINDOW_MAX:?} in whole milliseconds, not {0:?}")]
+    Window(Duration),
+}
+
+impl ClusterSettings {
+    pub const DEFAULT: Self = Self {
+        shards: ShardCount::DEFAULT,
+        leaf: Duration::from_secs(15 * 60),
+        horizon: Duration::from_secs(3 * 86_400),
+        window: Duration::from_millis(200),
+    };
+
+    /// These settings with what was asked for in their place, or every problem with the result.
+    pub fn with(self, wishes: ClusterWishes) -> Result<Self, Vec<ClusterSettingsError>> {
+        let mut problems = Vec::new();
+        let shards = wishes.shards.map_or(Ok(self.shards), ShardCount::new).unwrap_or_else(|problem| {
+            problems.push(problem.into());
+            self.shards
+        });
+        let settings = Self {
+            shards,
+            leaf: wishes.leaf.unwrap_or(self.leaf),
+            horizon: wishes.horizon.unwrap_or(self.horizon),
+            window: wishes.window.unwrap_or(self.window),
+        };
+        settings.find_problems(&mut problems);
+        if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    }
+
+    fn find_problems(&self, problems: &mut Vec<ClusterSettingsError>) {
+        let Self { leaf, horizon, window, .. } = *self;
+        let is_leaf = leaf >= LEAF_MIN && leaf <= DAY && leaf.subsec_nanos() == 0 && DAY.as_secs().is_multiple_of(leaf.as_secs());
+        if !is_leaf {
+            problems.push(ClusterSettingsError::Leaf(leaf));
+        }
+        if window < WINDOW_MIN || window > WINDOW_MAX || !window.subsec_nanos().is_multiple_of(1_000_000) {
+            problems.push(ClusterSettingsError::Window(window));
+        }
+        let horizon_max = leaf.saturating_mul(LEAVES_MAX);
+        let horizon_min = leaf.max(window.saturating_mul(2));
+        if is_leaf && horizon > horizon_max {
+            problems.push(ClusterSettingsError::HorizonTooFar { horizon, horizon_max });
+        }
+        if is_leaf && horizon < horizon_min {
+            problems.push(ClusterSettingsError::HorizonTooNear { horizon, horizon_min });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_within_the_bounds() {
+        assert_eq!(ClusterSettings::DEFAULT.with(ClusterWishes::default()), Ok(ClusterSettings::DEFAULT));
+    }
+
+    #[test]
+    fn every_problem_is_named_at_once() {
+        let wishes = ClusterWishes {
+            shards: Some(3),
+            leaf: Some(Duration::from_secs(7)),
+            window: Some(Duration::from_secs(11)),
+            horizon: None,
+        };
+        let problems = ClusterSettings::DEFAULT.with(wishes).unwrap_err();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+    }
+
+    #[test]
+    fn a_horizon_has_at_most_300_leaves_and_at_least_one() {
+        let horizon = |seconds| ClusterWishes {
+            leaf: Some(Duration::from_secs(2)),
+            horizon: Some(Duration::from_secs(seconds)),
+            ..ClusterWishes::default()
+        };
+        assert!(ClusterSettings::DEFAULT.with(horizon(600)).is_ok());
+        assert!(ClusterSettings::DEFAULT.with(horizon(2)).is_ok());
+        for seconds in [1, 601] {
+            assert!(ClusterSettings::DEFAULT.with(horizon(seconds)).is_err());
+        }
+    }
+}

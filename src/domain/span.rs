@@ -1,0 +1,92 @@
+//! How the batch of a task is found: each settled batch says from which id to which id it reaches, and how wide that is, as a class.
+//!
+//! Class c holds the batches whose due times span at most 4^c ms. So a batch of class c that holds an id begins at most 4^c ms before it: one short range of
+//! an index for each class. docs/decisions/0002 has the figures.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{TaskId, Timestamp, ids};
+
+/// Class of the width of a batch; the column `span`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Span(u8);
+
+/// The least and the greatest id of a batch, and the class of the width between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    pub span: Span,
+    pub from: TaskId,
+    /// Inclusive.
+    pub to: TaskId,
+}
+
+impl Span {
+    /// 4^16 ms are 49 days, more than a leaf, a horizon or a backlog; what is wider still is of this class, too, and looked for from the beginning of time.
+    pub const WIDEST: Self = Self(16);
+
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=Self::WIDEST.0).map(Self)
+    }
+
+    fn of_width(width: Duration) -> Self {
+        Self::all().find(|span| width <= span.width()).unwrap_or(Self::WIDEST)
+    }
+
+    /// What the due times of a batch of this class span at most.
+    pub const fn width(self) -> Duration {
+        Duration::from_millis(1 << (2 * self.0))
+    }
+
+    pub fn as_smallint(self) -> i16 {
+        i16::from(self.0)
+    }
+
+    /// The lowest id with which a batch of this class that holds `id` can begin.
+    pub fn lowest_start(self, id: TaskId) -> Uuid {
+        if self == Self::WIDEST { Uuid::nil() } else { ids::floor_of(id.due_at().minus(self.width()).max(Timestamp::EPOCH)) }
+    }
+}
+
+impl Reach {
+    /// `None` for no ids at all.
+    pub fn of(ids: impl Iterator<Item = TaskId> + Clone) -> Option<Self> {
+        let (from, to) = (ids.clone().min()?, ids.max()?);
+        Some(Self { span: Span::of_width(to.due_at().since(from.due_at())), from, to })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::Shard;
+
+    proptest! {
+        #[test]
+        fn a_batch_begins_within_reach_of_each_of_its_ids(
+            dues in proptest::collection::vec((0_i64..(1 << 48), 0_u16..4096, any::<u64>()), 1..20),
+            squeeze in 0_u32..48,
+        ) {
+            let ids: Vec<TaskId> = dues
+                .iter()
+                .map(|&(due, shard, random)| TaskId::new(Timestamp::from_millis(due >> squeeze), Shard::new(shard), random))
+                .collect();
+            let reach = Reach::of(ids.iter().copied()).unwrap();
+            for id in ids {
+                prop_assert!(reach.span.lowest_start(id) <= reach.from.uuid());
+                prop_assert!(reach.from <= id && id <= reach.to);
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_within_a_millisecond_is_of_the_first_class() {
+        let id = |ms| TaskId::new(Timestamp::from_millis(ms), Shard::new(0), 0);
+        let span = |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().span.as_smallint();
+        assert_eq!([span(0), span(1), span(2), span(4), span(5), span(900_000), span(i64::MAX >> 15)], [0, 0, 1, 1, 2, 10, 16]);
+        assert_eq!(Reach::of(std::iter::empty()), None);
+    }
+}

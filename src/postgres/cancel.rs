@@ -1,0 +1,158 @@
+//! Cancels, in groups: who deletes the row of a task has withdrawn it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use super::connection::Purpose;
+use super::{Connection, Error, Settings};
+use crate::domain::TaskId;
+
+/// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
+const PURPOSE: Purpose = Purpose {
+    name: "cancel",
+    deadline: Duration::from_secs(5),
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+    ],
+};
+/// Tasks that one group cancels at most.
+pub const GROUP_MAX: usize = 1000;
+/// A task can be deferred while a group looks for it; whoever is missed this often is claimed as often, so it is too late.
+const ROUNDS_MAX: usize = 3;
+
+/// Cancels tasks over a connection of its own.
+#[derive(Debug)]
+pub struct Canceller {
+    connection: Connection,
+}
+
+/// A row to delete: of the task `first`, which is now the row `row`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Wanted {
+    row: TaskId,
+    first: TaskId,
+}
+
+impl Canceller {
+    pub fn new(settings: &Settings) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE) }
+    }
+
+    /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
+    /// the execlog. True: no record of it exists or ever will. False: too late, cancelled before, or never there; a look-up tells.
+    ///
+    /// After an error some may be cancelled all the same, [unknown](Error::is_unknown) or not: repeat the group, or look up.
+    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> Result<Vec<bool>, Error> {
+        assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
+        let mut cancelled: HashMap<TaskId, bool> = firsts.iter().map(|&first| (first, false)).collect();
+        let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
+        let mut wanted: Vec<Wanted> = cancelled.keys().map(|&first| Wanted { row: first, first }).collect();
+        for _round in 0..ROUNDS_MAX {
+            // The far table first: a task moves from there to a leaf, never back.
+            self.delete(&mut wanted, &mut cancelled, FAR).await?;
+            self.delete(&mut wanted, &mut cancelled, NEAR).await?;
+            if wanted.is_empty() {
+                break;
+            }
+            rows.extend(wanted.iter().map(|wanted| (wanted.first, wanted.row)));
+            // Those that are another row by now, and were certainly never sent.
+            wanted = self.follow(&wanted).await?;
+            wanted.retain(|wanted| rows.get(&wanted.first) != Some(&wanted.row));
+        }
+        Ok(firsts.iter().map(|first| cancelled.get(first).copied().unwrap_or(false)).collect())
+    }
+
+    /// Deletes what it finds; what it does not find stays in `wanted`.
+    async fn delete(
+        &mut self,
+        wanted: &mut Vec<Wanted>,
+        cancelled: &mut HashMap<TaskId, bool>,
+        place: Place,
+    ) -> Result<(), Error> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        wanted.sort_unstable_by_key(place.order);
+        let deleted = self.connection.run(place.what, async |open| delete_rows(open, wanted, place.statement).await).await?;
+        for first in deleted {
+            cancelled.insert(first, true);
+        }
+        wanted.retain(|wanted| !cancelled.get(&wanted.first).copied().unwrap_or(false));
+        Ok(())
+    }
+
+    async fn follow(&mut self, wanted: &[Wanted]) -> Result<Vec<Wanted>, Error> {
+        let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
+        let statement = async |open: &mut PgConnection| {
+            let rows = sqlx::query("select first_id, row_id from task_follow where first_id = any($1) and not maybe_sent")
+                .bind(firsts)
+                .fetch_all(open)
+                .await?;
+            rows.iter().map(follow_of).collect()
+        };
+        self.connection.run("find the follow-ups of tasks to cancel", statement).await
+    }
+}
+
+fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
+    let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
+    Ok(Wanted { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
+}
+
+/// One of the two tables that a task waits in.
+#[derive(Clone, Copy)]
+struct Place {
+    what: &'static str,
+    statement: &'static str,
+    /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks.
+    order: fn(&Wanted) -> (i16, TaskId),
+}
+
+/// Each line of the execlog hangs on the row that was deleted. A follow-up's row is deleted only while `task_follow` names it and says that it was never
+/// sent: that entry changes only in the settle of a claim of that same row, so it is as true as the row is there.
+macro_rules! cancel_in {
+    ($table:literal) => {
+        concat!(
+            "-- cancel in ",
+            $table,
+            "
+        with d as (
+            delete from ",
+            $table,
+            " t
+            using unnest($1::smallint[], $2::uuid[], $3::uuid[]) as w (shard, row_id, first)
+            where t.shard = w.shard and t.id = w.row_id and t.id = any($2)
+              and case when w.row_id = w.first then t.first_id is null
+                else t.first_id = w.first
+                  and exists (select from task_follow f where f.first_id = w.first and f.row_id = w.row_id and not f.maybe_sent) end
+            returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+          ),
+          l as (
+            insert into execlog_cancelled (id, row_id, topic, name, attempt)
+            select first, id, topic, name, attempt from d
+          ),
+          f as (delete from task_follow using d where task_follow.first_id = d.first)
+        select first from d"
+        )
+    };
+}
+
+const FAR: Place = Place { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
+const NEAR: Place =
+    Place { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
+
+async fn delete_rows(open: &mut PgConnection, wanted: &[Wanted], statement: &'static str) -> Result<Vec<TaskId>, sqlx::Error> {
+    let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
+    let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
+    let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
+    let deleted: Vec<Uuid> = sqlx::query_scalar(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
+    Ok(deleted.into_iter().map(TaskId::from_uuid).collect())
+}

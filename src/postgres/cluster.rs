@@ -1,0 +1,126 @@
+//! The settings of the cluster, one row, and what the server itself must be like.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use super::schema::{CheckError, MigrateError};
+use super::{Connection, Error};
+use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
+
+/// The stored settings; `None` before the first migration.
+pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSettings>, Error> {
+    let statement = async |open: &mut PgConnection| {
+        let is_there: bool = sqlx::query_scalar("select to_regclass('cluster') is not null").fetch_one(&mut *open).await?;
+        if !is_there {
+            return Ok(None);
+        }
+        let row = sqlx::query("select shards, leaf_ms, horizon_ms, window_ms from cluster").fetch_optional(open).await?;
+        row.as_ref().map(settings_of).transpose()
+    };
+    connection.run("read the settings of the cluster", statement).await
+}
+
+fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
+    let shards: i32 = row.try_get("shards")?;
+    let shards = u64::try_from(shards).unwrap_or(0);
+    let span = |column| row.try_get::<i64, _>(column).map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    Ok(ClusterSettings {
+        shards: ShardCount::new(shards).map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+        leaf: span("leaf_ms")?,
+        horizon: span("horizon_ms")?,
+        window: span("window_ms")?,
+    })
+}
+
+/// What shall be stored: the wishes over what is stored, over the defaults.
+pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) -> Result<ClusterSettings, MigrateError> {
+    let wished = stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(MigrateError::Settings)?;
+    let Some(stored) = stored else { return Ok(wished) };
+    let fixed = |name, stored: String, wished: String| Err(MigrateError::Fixed { name, stored, wished });
+    if wished.shards != stored.shards {
+        return fixed("shards", stored.shards.get().to_string(), wished.shards.get().to_string());
+    }
+    if wished.leaf != stored.leaf {
+        return fixed("leaf", format!("{:?}", stored.leaf), format!("{:?}", wished.leaf));
+    }
+    Ok(wished)
+}
+
+pub(super) fn changes(stored: &ClusterSettings, wished: &ClusterSettings) -> Vec<String> {
+    let pairs = [("horizon", stored.horizon, wished.horizon), ("window", stored.window, wished.window)];
+    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
+    changed.map(|(name, before, after)| format!("{name}: {before:?} -> {after:?}")).collect()
+}
+
+pub(super) async fn write(connection: &mut Connection, settings: &ClusterSettings) -> Result<(), Error> {
+    let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query(
+            "-- settings of the cluster
+            insert into cluster (shards, leaf_ms, horizon_ms, window_ms)
+            values ($1, $2, $3, $4)
+            on conflict (singleton) do update set horizon_ms = excluded.horizon_ms, window_ms = excluded.window_ms
+            where (cluster.horizon_ms, cluster.window_ms) <> (excluded.horizon_ms, excluded.window_ms)",
+        )
+        .bind(i32::from(settings.shards.get()))
+        .bind(ms(settings.leaf))
+        .bind(ms(settings.horizon))
+        .bind(ms(settings.window))
+        .execute(open)
+        .await
+        .map(|_done| ())
+    };
+    connection.run("write the settings of the cluster", statement).await
+}
+
+const VERSION_MIN: i32 = 150_000;
+
+/// Refuses a server on which a promise cannot be kept; answers what merely costs time.
+pub(super) async fn check_server(connection: &mut Connection) -> Result<Vec<String>, CheckError> {
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query(
+            "-- check the server
+            select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
+              current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
+              current_setting('wal_compression') as wal_compression, current_setting('commit_delay') <> '0' as has_commit_delay,
+              pg_is_in_recovery() as is_standby",
+        )
+        .fetch_one(open)
+        .await
+        .and_then(|row| judge(&row))
+    };
+    connection.run("check the server's settings", statement).await?
+}
+
+fn judge(row: &PgRow) -> Result<Result<Vec<String>, CheckError>, sqlx::Error> {
+    let (number, version): (i32, String) = (row.try_get("number")?, row.try_get("version")?);
+    let refusals = [
+        (number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed")),
+        (row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned()),
+        (
+            !row.try_get("has_fsync")?,
+            "Postgres runs with fsync = off: what it has confirmed can be lost, so nothing can be promised".to_owned(),
+        ),
+        (
+            !row.try_get("has_full_page_writes")?,
+            "Postgres runs with full_page_writes = off: a crash can destroy what it has confirmed, so nothing can be promised"
+                .to_owned(),
+        ),
+    ];
+    let refused: Vec<String> = refusals.into_iter().filter(|(is_refused, _)| *is_refused).map(|(_, why)| why).collect();
+    if !refused.is_empty() {
+        return Ok(Err(CheckError::Server(refused.join("; "))));
+    }
+    let compression: String = row.try_get("wal_compression")?;
+    let warnings = [
+        // "on" is pglz.
+        (
+            ["on", "pglz"].contains(&compression.as_str()),
+            "wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off",
+        ),
+        (row.try_get("has_commit_delay")?, "commit_delay is not 0: every claim waits for it"),
+    ];
+    Ok(Ok(warnings.into_iter().filter(|(is_so, _)| *is_so).map(|(_, why)| why.to_owned()).collect()))
+}

@@ -1,0 +1,176 @@
+//! The partitions that the catalog has, and making those that are missing.
+
+use std::collections::BTreeSet;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Row};
+
+use super::{Connection, Error};
+use crate::domain::{Timestamp, ids};
+use crate::engine::leaves::{Parent, Partition, Rules};
+
+/// First key of this program's advisory locks ("punc"): others in the same database have other ones.
+const LOCK_CLASS: i32 = 0x7075_6e63;
+/// Second keys. Taken by whoever makes partitions or moves tasks out of the far table, for a transaction.
+const LOCK_KEEPER: i32 = 1;
+/// Taken by `migrate`, for its session.
+const LOCK_MIGRATE: i32 = 2;
+
+/// An advisory lock of the database, so of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lock(pub(super) i32, pub(super) i32);
+
+pub(super) const KEEPER: Lock = Lock(LOCK_CLASS, LOCK_KEEPER);
+pub(super) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
+
+/// Taken by whoever retires partitions of `parent`, for its session: a detach runs outside of any transaction.
+pub(super) const fn retire_lock(parent: Parent) -> Lock {
+    let number = match parent {
+        Parent::Task => 10,
+        Parent::ExeclogBatch => 11,
+        Parent::ExeclogPayload => 12,
+        Parent::ExeclogCancelled => 13,
+    };
+    Lock(LOCK_CLASS, number)
+}
+
+/// The partitions of one table, by their start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    pub attached: BTreeSet<Timestamp>,
+    /// A detach began and has not ended: no query sees what is in them.
+    pub detaching: BTreeSet<Timestamp>,
+    /// Tables with the name of a partition that are part of nothing.
+    pub orphans: BTreeSet<Timestamp>,
+}
+
+/// What the catalog has of `parent`, and Postgres's clock as it said so.
+pub async fn take_census(connection: &mut Connection, parent: Parent) -> Result<(Census, Timestamp), Error> {
+    let what = format!("read the partitions of {}", parent.table());
+    connection.run(&what, async |open| census_of(open, parent).await).await
+}
+
+async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, Timestamp), sqlx::Error> {
+    // The clock comes first: what is read after it is at least as new.
+    let now: i64 =
+        sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetch_one(&mut *open).await?;
+    let rows = sqlx::query(
+        "-- partitions
+        select c.relname::text as name, i.inhrelid is not null as is_part, coalesce(i.inhdetachpending, false) as is_detaching
+        from pg_class p
+        join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, $1 || '_')
+        left join pg_inherits i on i.inhrelid = c.oid
+        where p.oid = to_regclass($1)",
+    )
+    .bind(parent.table())
+    .fetch_all(open)
+    .await?;
+    let mut census = Census::default();
+    for row in rows {
+        let name: String = row.try_get("name")?;
+        let Some(partition) = Partition::of_name(parent, &name) else { continue };
+        let of_its_kind = match (row.try_get("is_part")?, row.try_get("is_detaching")?) {
+            (false, _) => &mut census.orphans,
+            (true, true) => &mut census.detaching,
+            (true, false) => &mut census.attached,
+        };
+        of_its_kind.insert(partition.start);
+    }
+    Ok((census, Timestamp::from_micros(now)))
+}
+
+/// Partitions made in one transaction: each takes a few locks and about 4 ms.
+pub const CREATE_MAX: usize = 32;
+
+/// Makes `partitions` and attaches them, in one transaction, in their order; one that exists already is attached. False when another node is at it.
+/// An attach waits for nothing that inserts, claims or reads.
+pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
+    let what = partitions
+        .first()
+        .map_or_else(String::new, |first| format!("make {} partitions from {} on", partitions.len(), first.name()));
+    connection
+        .run(&what, async |open| {
+            let mut transaction = open.begin().await?;
+            if !try_lock(&mut transaction, KEEPER).await? {
+                transaction.rollback().await?;
+                return Ok(false);
+            }
+            for partition in partitions {
+                create_one(&mut transaction, rules, *partition).await?;
+            }
+            transaction.commit().await?;
+            Ok(true)
+        })
+        .await
+}
+
+async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select pg_try_advisory_xact_lock($1, $2)").bind(lock.0).bind(lock.1).fetch_one(transaction).await
+}
+
+async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Partition) -> Result<(), sqlx::Error> {
+    let name = partition.name();
+    let parents: Vec<bool> = sqlx::query_scalar(
+        "select exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where c.oid = to_regclass($1)",
+    )
+    .bind(&name)
+    .fetch_all(&mut *transaction)
+    .await?;
+    match parents.first() {
+        None => {
+            let (table, bounds) = (partition.parent.table(), Bounds::of(rules, partition));
+            let check = bounds.check();
+            let storage = storage_of(partition.parent);
+            execute(transaction, format!("create table {name} (like {table} including all, {check}) {storage}")).await?;
+            execute(transaction, attach_statement(rules, partition)).await
+        }
+        Some(false) => execute(transaction, attach_statement(rules, partition)).await,
+        // Another node made it since the census.
+        Some(true) => Ok(()),
+    }
+}
+
+/// Runs a statement whose text is made of names and bounds of partitions only.
+pub(super) async fn execute(open: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(open).await.map(|_done| ())
+}
+
+pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
+    let Bounds { from, to, .. } = Bounds::of(rules, partition);
+    format!("alter table {} attach partition {} for values from ({from}) to ({to})", partition.parent.table(), partition.name())
+}
+
+/// Leaves and hours are never vacuumed: their rows vanish with the whole partition soon, no transaction id grows old in them, and without statistics the
+/// planner stays with the index (with them it reads whole leaves in sweeps). The execlog's days are vacuumed as usual: each settle leaves a dead row.
+const fn storage_of(parent: Parent) -> &'static str {
+    match parent {
+        Parent::Task | Parent::ExeclogPayload => "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
+        Parent::ExeclogBatch | Parent::ExeclogCancelled => "",
+    }
+}
+
+/// The bounds of a partition as SQL.
+struct Bounds {
+    column: &'static str,
+    from: String,
+    to: String,
+}
+
+impl Bounds {
+    fn of(rules: &Rules, partition: Partition) -> Self {
+        let (from, to) = (partition.start, rules.end_of(partition));
+        let id = |at| format!("'{}'", ids::floor_of(at));
+        let time = |at: Timestamp| format!("to_timestamp({})", at.as_millis() / 1000);
+        match partition.parent {
+            Parent::Task => Self { column: "id", from: id(from), to: id(to) },
+            Parent::ExeclogBatch | Parent::ExeclogPayload => Self { column: "batch", from: id(from), to: id(to) },
+            Parent::ExeclogCancelled => Self { column: "cancelled_at", from: time(from), to: time(to) },
+        }
+    }
+
+    /// With it, to attach a partition (again) is quick: nothing in it need be read.
+    fn check(&self) -> String {
+        let Self { column, from, to } = self;
+        format!("check ({column} >= {from} and {column} < {to})")
+    }
+}
