@@ -48,13 +48,20 @@ impl ClusterClock {
 
     /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
     pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
-        let stamp = Stamp { at, asked_at, arrived_at: monotonic() };
-        self.lock().take_in(stamp);
+        let mut stamped = self.lock();
+        // Read under the lock, so that stamps come in the order of their arrival; a later arrival makes the bound lower, never higher.
+        let has_jumped = stamped.take_in(Stamp { at, asked_at, arrived_at: monotonic() });
+        drop(stamped);
+        if has_jumped {
+            tracing::error!(
+                "the clock of Postgres has jumped by more than 500 ms: nothing is claimed until it has held for a minute"
+            );
+        }
     }
 
-    /// False before the first stamp, and for a minute after Postgres's clock jumped: nothing may be claimed then.
+    /// False before the first stamp, and until Postgres's clock has held for a minute after a jump: nothing may be claimed then.
     pub fn is_steady(&self) -> bool {
-        self.lock().is_steady(monotonic())
+        self.lock().is_steady()
     }
 
     fn lock(&self) -> MutexGuard<'_, StampedClock> {

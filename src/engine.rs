@@ -1,4 +1,8 @@
 //! The decisions, pure: events and a moment in, actions or an answer out. No input, no output, no clock.
 
+pub mod assignment;
+pub mod claiming;
 pub mod cluster_clock;
 pub mod leaves;
+pub mod liveness;
+pub mod topics;

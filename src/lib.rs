@@ -1,8 +1,14 @@
 //! Punctual: a delay scheduler for Kafka. ARCHITECTURE.md is the map.
 
+pub mod api;
+pub mod app;
+pub mod client;
 pub mod clock;
+pub mod config;
 pub mod domain;
 pub mod engine;
+pub mod etcd;
+pub mod kafka;
 pub mod node;
 pub mod postgres;
 pub mod shutdown;

@@ -1,1 +1,39 @@
-fn main() {}
+//! The program: read the settings, start the logs, run, say how it ended.
+
+use std::process::ExitCode;
+
+use punctual::config::{self, Command};
+use punctual::shutdown::{Failure, chain};
+use punctual::{app, client, telemetry};
+
+fn main() -> ExitCode {
+    let invocation = match config::read(std::env::args_os(), app::problems) {
+        Ok(invocation) => invocation,
+        Err(refusal) => return refusal.report(),
+    };
+    telemetry::logging::start(&invocation.log);
+    rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(run(invocation.command)));
+    ended.unwrap_or_else(|failure| {
+        tracing::error!("{}", chain(failure.as_ref()));
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Serve(settings) => {
+            settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+            Box::pin(app::serve(*settings)).await?;
+        }
+        Command::Migrate(settings) => app::migrate(*settings).await?,
+        Command::Submit(args) => return Ok(client::submit(*args).await),
+        Command::Show(args) => return Ok(client::show(args).await),
+        Command::Cancel(args) => return Ok(client::cancel(args).await),
+    }
+    Ok(ExitCode::SUCCESS)
+}

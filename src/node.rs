@@ -1,4 +1,18 @@
 //! The shell: loops that carry out what the engine decides.
 
+pub mod adopter;
+pub mod canceller;
+pub mod claimer;
+mod exact_timer;
+pub mod gate;
+pub mod holdings;
+pub mod intake;
 pub mod keeper;
+mod mailbox;
+pub mod membership;
+pub mod metrics;
+pub mod publisher;
 pub mod service;
+pub mod settler;
+pub mod topic_keeper;
+pub mod wheel;

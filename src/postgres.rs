@@ -1,16 +1,22 @@
 //! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
 
+pub mod adopt;
+mod arrays;
 pub mod backlog;
 pub mod cancel;
+pub mod claim;
 mod cluster;
 pub mod connection;
 pub mod error;
 pub mod far;
+pub mod heartbeat;
 pub mod look_up;
 pub mod partitions;
 pub mod pool;
 pub mod retire;
 pub mod schema;
+pub mod settle;
+pub mod submit;
 
 pub use connection::{Connection, Settings};
 pub use error::Error;

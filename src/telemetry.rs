@@ -1,6 +1,19 @@
-//! What is seen from outside.
+//! What is seen from outside: logs, and the metrics of every component.
+//!
+//! Each component has its own `Metrics` and registers it; here is what they share. Names are `punctual_<thing>_<unit>`: the unit is appended by
+//! `register_with_unit`, and `_total` to counters.
 
-pub use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
-};
+mod buckets;
+mod exposition;
+pub mod logging;
+mod process;
+
+pub use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::family::Family;
+pub use prometheus_client::metrics::gauge::Gauge;
+pub use prometheus_client::metrics::histogram::Histogram;
+pub use prometheus_client::registry::{Registry, Unit};
+
+pub use self::buckets::{DURATION_SECONDS, LATENESS_SECONDS, durations, lateness};
+pub use self::exposition::{CONTENT_TYPE, encode, registry};

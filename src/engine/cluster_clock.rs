@@ -1,6 +1,15 @@
-//! A lower bound of Postgres's clock, made of stamps in its answers and the monotonic time since.
+//! Bounds of Postgres's clock, made of stamps in its answers and the monotonic time since.
+//!
+//! The authority is Postgres's `clock_timestamp()`. A stamp was taken somewhere between the question and the answer, so when the answer arrives
+//! Postgres's clock shows the stamp at least, and the stamp and the whole round trip at most. From then on the bounds run on with the monotonic
+//! time, and apart by what two clocks may differ in rate; each further stamp narrows them. Decisions use the lower bound, which is never ahead.
+//!
+//! | a stamp shows Postgres's clock | then |
+//! |---|---|
+//! | between the bounds | they are narrowed |
+//! | outside of them by up to 500 ms | it was set, or slewed quickly: only the new stamp counts |
+//! | outside of them by more | a jump: only the new stamp counts, and the clock is not steady until it has held for a minute |
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::domain::{Monotonic, Timestamp};
@@ -13,65 +22,221 @@ pub struct Stamp {
     pub arrived_at: Monotonic,
 }
 
-/// As many stamps count: with one each half second, those of the last four seconds.
-const STAMPS_MAX: usize = 8;
-/// What two machines' monotonic clocks may differ in rate, in parts per million: twice the 100 ppm of a poor quartz.
-const DRIFT_PPM_MAX: u32 = 200;
+/// What two machines' clocks may differ in rate, in parts per million: twice the 100 ppm of a poor quartz.
+pub const DRIFT_PPM_MAX: u32 = 200;
 /// A difference to the monotonic time beyond this is a jump of Postgres's clock.
-const JUMP_MIN: Duration = Duration::from_millis(500);
+pub const JUMP_MIN: Duration = Duration::from_millis(500);
 /// How long the clock must have held after a jump.
-const HOLD: Duration = Duration::from_secs(60);
+pub const HOLD: Duration = Duration::from_secs(60);
 
 /// The clock of the cluster as one node knows it.
 #[derive(Debug, Default)]
 pub struct StampedClock {
-    stamps: VecDeque<Stamp>,
+    bounds: Option<Bounds>,
     jumped_at: Option<Monotonic>,
 }
 
+/// Postgres's clock at `at` of this node's monotonic clock: not before `low`, not after `high`.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    low: Timestamp,
+    high: Timestamp,
+    at: Monotonic,
+}
+
 impl StampedClock {
-    /// The highest of the lower bounds that the latest stamps give: never ahead of Postgres's clock, and late by at most the quickest of the ways back.
+    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best answer and by what the rates may differ since.
     pub fn now(&self, now: Monotonic) -> Option<Timestamp> {
-        self.stamps.iter().map(|stamp| lower_bound(stamp, now)).max()
+        self.bounds.map(|bounds| bounds.run_on(now).low)
     }
 
     /// Takes in a stamp; true when it shows that Postgres's clock has jumped.
     pub fn take_in(&mut self, stamp: Stamp) -> bool {
-        let has_jumped = self.now(stamp.arrived_at).is_some_and(|expected| {
-            let ahead = stamp.at.micros_after(expected);
-            let tolerated = micros(JUMP_MIN);
-            // The stamp may be older than its arrival by the whole round trip, so it looks behind by that much without a jump; and the bound itself may
-            // be behind by as much as the longest way back.
-            let round_trip = micros(stamp.arrived_at.since(stamp.asked_at));
-            ahead < -tolerated - round_trip || ahead > tolerated + round_trip + self.slack_micros()
-        });
+        let shown = Bounds::of(stamp);
+        let Some(known) = self.bounds.replace(shown).map(|bounds| bounds.run_on(stamp.arrived_at)) else {
+            return false;
+        };
+        let outside = known.low.micros_after(shown.high).max(shown.low.micros_after(known.high));
+        let has_jumped = outside > micros(JUMP_MIN);
         if has_jumped {
             self.jumped_at = Some(stamp.arrived_at);
-            self.stamps.clear();
+        } else if self.jumped_at.is_some_and(|jumped_at| stamp.arrived_at.since(jumped_at) >= HOLD) {
+            self.jumped_at = None;
         }
-        if self.stamps.len() == STAMPS_MAX {
-            self.stamps.pop_front();
+        if outside <= 0 {
+            self.bounds = Some(known.narrowed_by(shown));
         }
-        self.stamps.push_back(stamp);
         has_jumped
     }
 
-    /// True once there is a stamp, unless the clock has jumped within the last minute.
-    pub fn is_steady(&self, now: Monotonic) -> bool {
-        !self.stamps.is_empty() && self.jumped_at.is_none_or(|jumped_at| now.since(jumped_at) >= HOLD)
-    }
-
-    /// How far the bound may be behind: the shortest round trip of the stamps.
-    fn slack_micros(&self) -> i64 {
-        self.stamps.iter().map(|stamp| micros(stamp.arrived_at.since(stamp.asked_at))).min().unwrap_or(0)
+    /// True once there is a stamp, unless the clock has jumped and stamps have not shown since that it held for a minute.
+    pub fn is_steady(&self) -> bool {
+        self.bounds.is_some() && self.jumped_at.is_none()
     }
 }
 
-fn lower_bound(stamp: &Stamp, now: Monotonic) -> Timestamp {
-    let age = now.since(stamp.arrived_at);
-    stamp.at.plus(age.saturating_sub(age / 1_000_000 * DRIFT_PPM_MAX))
+impl Bounds {
+    fn of(stamp: Stamp) -> Self {
+        let round_trip = stamp.arrived_at.since(stamp.asked_at);
+        Self { low: stamp.at, high: after_at_most(stamp.at, round_trip), at: stamp.arrived_at }
+    }
+
+    fn run_on(self, now: Monotonic) -> Self {
+        let age = now.since(self.at);
+        let low = self.low.plus(age.saturating_sub(drift(age)));
+        Self { low, high: after_at_most(self.high, age), at: self.at.plus(age) }
+    }
+
+    fn narrowed_by(self, other: Self) -> Self {
+        Self { low: self.low.max(other.low), high: self.high.min(other.high), at: self.at }
+    }
+}
+
+/// What a clock that showed `at` shows at most after `span`; a microsecond more, for it cuts off what it does not show.
+fn after_at_most(at: Timestamp, span: Duration) -> Timestamp {
+    at.plus(span.saturating_add(drift(span))).plus(Duration::from_micros(1))
+}
+
+/// What two clocks may differ by after `span`, rounded up to whole microseconds.
+fn drift(span: Duration) -> Duration {
+    let nanos = (span.as_nanos() * u128::from(DRIFT_PPM_MAX)).div_ceil(1_000_000);
+    Duration::from_micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX))
 }
 
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START: i64 = 1_700_000_000_000_000;
+
+    /// Postgres's clock after `elapsed` of true monotonic microseconds, `ppm` faster than this node's and `step` away from where it started.
+    fn server(elapsed: u64, ppm: i64, step: i64) -> Timestamp {
+        let elapsed = i64::try_from(elapsed).unwrap();
+        Timestamp::from_micros(START + step + elapsed + (elapsed * ppm).div_euclid(1_000_000))
+    }
+
+    fn at(micros: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_micros(micros))
+    }
+
+    /// An exchange: microseconds of silence before the question, of the way there, and of the way back.
+    type Exchange = (u64, u64, u64);
+
+    fn exchanges() -> impl Strategy<Value = Vec<Exchange>> {
+        let way = || prop_oneof![4 => 0_u64..2_000, 1 => 0_u64..3_000_000];
+        prop::collection::vec((prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()), 1..40)
+    }
+
+    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of arrival and whether a jump was seen.
+    fn ask(clock: &mut StampedClock, from: u64, (idle, there, back): Exchange, shows: impl Fn(u64) -> Timestamp) -> (u64, bool) {
+        let arrived = from + idle + there + back;
+        let stamp = Stamp { at: shows(from + idle + there), asked_at: at(from + idle), arrived_at: at(arrived) };
+        (arrived, clock.take_in(stamp))
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_is_never_ahead_and_no_jump_is_seen_where_there_is_none(
+            exchanges in exchanges(), ppm in -200_i64..=200, later in 0_u64..100_000_000
+        ) {
+            let mut clock = StampedClock::default();
+            let mut now = 0;
+            for exchange in exchanges {
+                let (arrived, has_jumped) = ask(&mut clock, now, exchange, |moment| server(moment, ppm, 0));
+                now = arrived;
+                prop_assert!(!has_jumped);
+                prop_assert!(clock.is_steady());
+                for moment in [now, now + later] {
+                    prop_assert!(clock.now(at(moment)).unwrap() <= server(moment, ppm, 0));
+                }
+            }
+        }
+
+        #[test]
+        fn the_bound_is_late_by_the_quickest_way_back_and_the_drift_at_most(exchanges in exchanges(), ppm in -200_i64..=200) {
+            let mut clock = StampedClock::default();
+            let mut now = 0;
+            for exchange in exchanges {
+                now = ask(&mut clock, now, exchange, |moment| server(moment, ppm, 0)).0;
+                let late = server(now, ppm, 0).micros_after(clock.now(at(now)).unwrap());
+                prop_assert!(late <= i64::try_from(exchange.2 + exchange.2 / 5_000 + 2).unwrap(), "late by {late}");
+            }
+        }
+
+        #[test]
+        fn a_jump_either_way_is_noticed_by_the_first_stamp_and_the_clock_is_unsteady_for_a_minute(
+            before in exchanges(), step in 600_000_i64..10_000_000_000, is_back: bool, quick in 0_u64..20_000
+        ) {
+            let mut clock = StampedClock::default();
+            let mut now = 0;
+            for exchange in before {
+                now = ask(&mut clock, now, exchange, |moment| server(moment, 0, 0)).0;
+            }
+            // A stamp of a quick exchange: what is unsure about the one before must not hide the jump.
+            now = ask(&mut clock, now, (0, quick, quick), |moment| server(moment, 0, 0)).0;
+            let step = if is_back { -step } else { step };
+            let (jumped, has_jumped) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, step));
+            prop_assert!(has_jumped);
+            now = jumped;
+            while now < jumped + 60_000_000 {
+                prop_assert!(!clock.is_steady());
+                prop_assert!(clock.now(at(now)).unwrap() <= server(now, 0, step));
+                let (arrived, again) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, step));
+                prop_assert!(!again);
+                now = arrived;
+            }
+            prop_assert!(clock.is_steady());
+        }
+
+        #[test]
+        fn a_step_of_less_than_half_a_second_does_not_make_it_early(
+            exchanges in exchanges(), step in -490_000_i64..490_000, there in 0_u64..2_000, back in 0_u64..2_000
+        ) {
+            let mut clock = StampedClock::default();
+            let mut now = 0;
+            for exchange in exchanges {
+                now = ask(&mut clock, now, exchange, |moment| server(moment, 0, 0)).0;
+            }
+            let (now, has_jumped) = ask(&mut clock, now, (500_000, there, back), |moment| server(moment, 0, step));
+            prop_assert!(!has_jumped);
+            // A step back by less than the round trip cannot be told from a slow way there; nothing else may remain.
+            let unseen = i64::try_from(there + back + 2).unwrap();
+            let allowed = if step < 0 { unseen } else { 0 };
+            prop_assert!(clock.now(at(now)).unwrap().micros_after(server(now, 0, step)) <= allowed);
+        }
+    }
+
+    #[test]
+    fn a_clock_without_a_stamp_tells_nothing_and_is_not_steady() {
+        let clock = StampedClock::default();
+        assert_eq!(clock.now(at(5)), None);
+        assert!(!clock.is_steady());
+    }
+
+    #[test]
+    fn a_long_outage_of_postgres_is_no_jump() {
+        let mut clock = StampedClock::default();
+        let (now, _) = ask(&mut clock, 0, (0, 100, 100), |moment| server(moment, 200, 0));
+        let day = 86_400_000_000;
+        let (_, has_jumped) = ask(&mut clock, now, (day, 100, 100), |moment| server(moment, 200, 0));
+        assert!(!has_jumped);
+    }
+
+    #[test]
+    fn a_second_jump_starts_the_minute_anew() {
+        let mut clock = StampedClock::default();
+        ask(&mut clock, 0, (0, 0, 0), |moment| server(moment, 0, 0));
+        assert!(ask(&mut clock, 0, (1_000_000, 0, 0), |moment| server(moment, 0, 5_000_000)).1);
+        assert!(ask(&mut clock, 0, (50_000_000, 0, 0), |moment| server(moment, 0, 0)).1);
+        ask(&mut clock, 0, (109_000_000, 0, 0), |moment| server(moment, 0, 0));
+        assert!(!clock.is_steady());
+        ask(&mut clock, 0, (110_000_000, 0, 0), |moment| server(moment, 0, 0));
+        assert!(clock.is_steady());
+    }
 }

@@ -1,5 +1,10 @@
 //! What a node does for its API: the words that pass between them.
 
+pub mod desk;
+#[cfg(test)]
+pub mod model;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::domain::{NodeId, Record, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, Verdict};
@@ -127,4 +132,139 @@ pub struct Missing {
     /// `postgres`, `kafka`, `etcd`, `clock`, `schema`, `draining`.
     pub what: &'static str,
     pub why: String,
+}
+
+/// What a node does for its API. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Service {
+    backing: Backing,
+}
+
+#[derive(Clone, Debug)]
+enum Backing {
+    Node(Arc<Front>),
+    /// Tests of the API need no servers.
+    #[cfg(test)]
+    Model(Arc<model::Model>),
+}
+
+/// The desk opens when the node has found its servers; until then callers are told what is missing.
+#[derive(Debug)]
+struct Front {
+    desk: OnceLock<desk::Desk>,
+    starting: Mutex<Vec<Missing>>,
+}
+
+impl Front {
+    fn open(&self) -> Result<&desk::Desk, String> {
+        self.desk.get().ok_or_else(|| {
+            let missing: Vec<String> =
+                self.missing().into_iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+            format!("the node is starting ({})", missing.join("; "))
+        })
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        match self.desk.get() {
+            Some(desk) => desk.missing(),
+            None => self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        let starting = Missing { what: "postgres", why: "not reached yet".to_owned() };
+        Self { backing: Backing::Node(Arc::new(Front { desk: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
+    }
+}
+
+impl Service {
+    /// Says what the node is waiting for while it starts.
+    pub fn waits_for(&self, missing: Vec<Missing>) {
+        match &self.backing {
+            Backing::Node(front) => *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing,
+            #[cfg(test)]
+            Backing::Model(_) => {}
+        }
+    }
+
+    /// Opens the service; once.
+    pub fn open(&self, desk: desk::Desk) {
+        match &self.backing {
+            Backing::Node(front) => assert!(front.desk.set(desk).is_ok(), "a node starts once"),
+            #[cfg(test)]
+            Backing::Model(_) => {}
+        }
+    }
+
+    #[cfg(test)]
+    pub fn of_model(model: Arc<model::Model>) -> Self {
+        Self { backing: Backing::Model(model) }
+    }
+
+    /// Stores tasks; one answer for each, in order.
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.submit(drafts).await,
+                Err(reason) => vec![Err(Refusal::Unavailable { reason }); drafts.len()],
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.submit(drafts).await,
+        }
+    }
+
+    /// Withdraws a task.
+    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.cancel(id).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.cancel(id).await,
+        }
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.look_up(id).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.look_up(id).await,
+        }
+    }
+
+    /// # Errors
+    /// While the node starts: it knows nothing of the cluster yet.
+    pub async fn cluster(&self) -> Result<ClusterView, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => Ok(desk.cluster().await),
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => Ok(model.cluster()),
+        }
+    }
+
+    /// What keeps the node from being ready; empty when it is.
+    pub fn missing(&self) -> Vec<Missing> {
+        match &self.backing {
+            Backing::Node(front) => front.missing(),
+            #[cfg(test)]
+            Backing::Model(model) => model.missing(),
+        }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        match &self.backing {
+            Backing::Node(front) => front.desk.get().is_some_and(desk::Desk::is_draining),
+            #[cfg(test)]
+            Backing::Model(model) => model.is_draining(),
+        }
+    }
 }

@@ -75,6 +75,11 @@ impl Error {
         matches!(self, Self::Unavailable { .. })
     }
 
+    /// True when the statement failed for the rows that it met (values out of bounds, damaged data), so that a smaller range may pass.
+    pub fn is_of_the_data(&self) -> bool {
+        matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
+    }
+
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unavailable { source, .. }

@@ -1,5 +1,6 @@
 //! Bringing the schema up to date, and checking it at the start of a node.
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -31,6 +32,21 @@ pub struct Report {
     /// Settings of the cluster that have changed, as people read it; nodes take them up at their next start.
     pub changed: Vec<String>,
     pub partitions_made: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.applied.last() {
+            Some(version) => write!(f, "the schema is at version {version} now")?,
+            None => write!(f, "the schema was up to date")?,
+        }
+        let ClusterSettings { shards, leaf, horizon, window } = self.cluster;
+        write!(f, "; {} shards, leaves of {leaf:?}, horizon {horizon:?}, window {window:?}", shards.get())?;
+        if !self.changed.is_empty() {
+            write!(f, "; changed: {}; nodes take it up at their next start", self.changed.join(", "))?;
+        }
+        write!(f, "; {} partitions made", self.partitions_made)
+    }
 }
 
 #[derive(Debug, ThisError)]

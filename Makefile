@@ -1,0 +1,44 @@
+# The two commands: `make demo` and `make test`. What they do is in scripts/.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test run down build lint fmt
+
+RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
+RELEASE_BUILD := cargo build --release --locked --bin punctual
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## 1,000 tasks, two nodes, one of them killed half-way; says what arrived and how late
+	@scripts/stack prerequisites
+	@scripts/stack up
+	@$(RELEASE_BUILD) --example demo
+	@eval "$$(scripts/stack env)"; PUNCTUAL_BIN=$(RELEASE)/punctual exec $(RELEASE)/examples/demo
+
+test: ## lints and all tests, against a real Postgres, etcd and Kafka
+	@scripts/stack prerequisites --test
+	@scripts/stack up
+	@scripts/lint
+	@scripts/test
+
+run: ## one node in the foreground, with a topic to try it on (ctrl-C ends it)
+	@scripts/stack prerequisites
+	@scripts/stack up
+	@scripts/stack topic demo --partitions 4 --config message.timestamp.type=LogAppendTime
+	@$(RELEASE_BUILD)
+	@scripts/run $(RELEASE)/punctual
+
+down: ## stop Postgres, etcd and Kafka (data stays; `scripts/stack down --all --purge` forgets it)
+	@scripts/stack down --all
+
+build: ## the release binary
+	@scripts/stack prerequisites
+	@$(RELEASE_BUILD)
+
+lint: ## formatting, clippy, shellcheck, docker files
+	@scripts/stack prerequisites --test
+	@scripts/lint
+
+fmt: ## format the code
+	@cargo fmt

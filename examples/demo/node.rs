@@ -1,0 +1,120 @@
+//! The nodes: the release build of the program, in processes of their own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use crate::Failure;
+use crate::servers::{Servers, setting};
+use crate::wait::until;
+
+const START_DEADLINE: Duration = Duration::from_secs(20);
+
+pub struct Node {
+    pub name: &'static str,
+    pub base: String,
+    pub pid: u32,
+    /// What `/v1/cluster` calls it.
+    pub id: Uuid,
+    child: Child,
+}
+
+/// The program, with no settings but the demo's own.
+fn program(servers: &Servers) -> Result<Command, Failure> {
+    let mut command = Command::new(setting("PUNCTUAL_BIN")?);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+        command.env_remove(name);
+    }
+    command.env("PUNCTUAL_DATABASE_URL", &servers.database_url).kill_on_drop(true);
+    Ok(command)
+}
+
+/// Makes the schema. A horizon of two hours is enough for ten seconds, and its few leaves are made quickly.
+pub async fn migrate(servers: &Servers) -> Result<(), Failure> {
+    let output = program(servers)?.args(["migrate", "--horizon", "2h"]).output().await?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("punctual migrate failed: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+impl Node {
+    /// Starts a node with its log in `folder`, and waits until it is ready.
+    pub async fn start(name: &'static str, servers: &Servers, http: &reqwest::Client, folder: &Path) -> Result<Self, Failure> {
+        let log = folder.join(format!("{name}.log"));
+        let mut command = program(servers)?;
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+            "--node-name",
+            name,
+            "--cluster",
+            &servers.name,
+        ]);
+        command.args(["--kafka", &servers.kafka, "--etcd", &servers.etcd]);
+        let mut child = command.stdout(Stdio::null()).stderr(File::create(&log)?).spawn()?;
+        let pid = child.id().ok_or("the node has ended at once")?;
+        let address = until(&format!("{name} says where it listens"), START_DEADLINE, async || match child.try_wait()? {
+            Some(status) => Err(format!("{name} has ended ({status}); see {}", log.display()).into()),
+            None => address_in(&log),
+        })
+        .await?;
+        let mut node = Self { name, base: format!("http://{address}"), pid, id: Uuid::nil(), child };
+        until(&format!("{name} is ready; see {}", log.display()), START_DEADLINE, async || {
+            let answer = http.get(format!("{}/readyz", node.base)).send().await?;
+            Ok(answer.status().is_success().then_some(()))
+        })
+        .await?;
+        let cluster = node.cluster(http).await?;
+        node.id = cluster["node"].as_str().ok_or("/v1/cluster does not name the node that answers")?.parse()?;
+        Ok(node)
+    }
+
+    /// The cluster as this node sees it.
+    async fn cluster(&self, http: &reqwest::Client) -> Result<Value, Failure> {
+        let text = http.get(format!("{}/v1/cluster", self.base)).send().await?.error_for_status()?.text().await?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// The shards of the node with this id, as this node sees them.
+    pub async fn shards_of(&self, id: Uuid, http: &reqwest::Client) -> Result<Vec<u64>, Failure> {
+        let cluster = self.cluster(http).await?;
+        let nodes = cluster["nodes"].as_array().ok_or("/v1/cluster lists no nodes")?;
+        let node = nodes.iter().find(|node| node["id"] == id.to_string());
+        let shards = node.and_then(|node| node["shards"].as_array());
+        Ok(shards.into_iter().flatten().filter_map(Value::as_u64).collect())
+    }
+
+    /// Stops the process in its tracks (SIGSTOP), or lets it go on (SIGCONT).
+    pub async fn signal(&self, signal: &str) -> Result<(), Failure> {
+        let status = Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status().await?;
+        if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {}: {status}", self.pid).into()) }
+    }
+
+    /// kill -9.
+    pub async fn kill(&mut self) -> Result<(), Failure> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Lets the node drain, and waits until it has ended.
+    pub async fn end(&mut self) -> Result<(), Failure> {
+        self.signal("TERM").await?;
+        let status = tokio::time::timeout(START_DEADLINE, self.child.wait()).await??;
+        if status.success() { Ok(()) } else { Err(format!("{} did not end in good order: {status}", self.name).into()) }
+    }
+}
+
+fn address_in(log: &PathBuf) -> Result<Option<String>, Failure> {
+    let log = std::fs::read_to_string(log)?;
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut listening = lines.filter(|line| line["message"] == "listening");
+    Ok(listening.find_map(|line| line["address"].as_str().map(str::to_owned)))
+}

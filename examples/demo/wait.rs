@@ -1,0 +1,37 @@
+//! The time, and waiting for facts.
+
+use std::time::{Duration, SystemTime};
+
+use crate::Failure;
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// Milliseconds since the epoch by this machine's clock, which its Postgres and Kafka share.
+pub fn now_ms() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub async fn until_ms(moment: i64) {
+    tokio::time::sleep(Duration::from_millis(u64::try_from(moment - now_ms()).unwrap_or(0))).await;
+}
+
+/// Looks again and again until there is something, at most until `deadline`.
+pub async fn until<T>(
+    what: &str,
+    deadline: Duration,
+    mut find: impl AsyncFnMut() -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
+    let looking = async {
+        loop {
+            if let Some(found) = find().await? {
+                return Ok(found);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    match tokio::time::timeout(deadline, looking).await {
+        Ok(found) => found,
+        Err(_elapsed) => Err(format!("not within {} s: {what}", deadline.as_secs()).into()),
+    }
+}

@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# What every script here shares: where things are, how to speak, wait, measure and lock.
+# Sourced, never run.
+# shellcheck disable=SC2034 # what is set here is used there
+
+export LC_ALL=C # one decimal point and one sort order everywhere
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+STACKS=$ROOT/.stack  # all that the stacks keep: ignored by git, safe to delete when they are down
+CACHE=$STACKS/cache  # servers fetched or built once, shared by all stacks of this clone
+LOCKS=$STACKS/locks  # outside the stacks' own folders, which `down --purge` removes
+
+# Where the usual installers put Rust and Go, for shells that do not know it (cron, CI).
+PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/local/go/bin
+
+say() { printf '%s\n' "$*"; }
+warn() { printf '%s\n' "$*" >&2; }
+die() {
+  warn "error: $*"
+  exit 1
+}
+
+# Microseconds since the epoch, without a process.
+now_us() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
+
+# seconds_since START_US: "2.1"
+seconds_since() {
+  local us=$(($(now_us) - $1))
+  printf '%d.%d' $((us / 1000000)) $((us % 1000000 / 100000))
+}
+
+# wait_until SECONDS COMMAND..: waits for a fact, not for a time; fails when the time is over.
+wait_until() {
+  local deadline=$(($(now_us) + $1 * 1000000))
+  shift
+  until "$@"; do
+    (($(now_us) < deadline)) || return 1
+    sleep 0.05
+  done
+}
+
+# lock NAME MESSAGE: one at a time, until this process and all its helpers are gone. Helpers
+# inherit the lock on purpose: what a killed `up` left running still holds it. Servers do not.
+lock() {
+  local fd
+  mkdir -p "$LOCKS" 2>/dev/null || true
+  [[ -w $LOCKS ]] || die "$STACKS belongs to $(stat -c %U "$STACKS"): run this as that user"
+  exec {fd}>"$LOCKS/$1"
+  flock -n "$fd" && return
+  say "$2"
+  flock -w 900 "$fd" || die "waited 15 minutes for $LOCKS/$1; see who holds it: fuser -v $LOCKS/$1"
+}
+
+# A short name for something that belongs to this clone and this path only.
+hash_of() { sha256sum <<<"$1" | cut -c1-12; }

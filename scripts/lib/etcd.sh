@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# etcd: one member, data durable, built from the Go module proxy (Debian's is 3.4, of 2022).
+
+ETCD_VERSION=3.7.3
+
+etcd_binary() { printf '%s' "$CACHE/etcd-$ETCD_VERSION/etcd"; }
+etcd_is_installed() { [[ -x $(etcd_binary) ]]; }
+
+# A module of one's own: `go install ..@version` is refused (replace directives).
+etcd_install() {
+  local new=$CACHE/etcd.new
+  rm -rf "$new" && mkdir -p "$new"
+  (
+    cd "$new" || exit
+    export GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0
+    go mod init punctual.test/etcd
+    go get "go.etcd.io/etcd/server/v3@v$ETCD_VERSION"
+    go build -trimpath -o etcd go.etcd.io/etcd/server/v3
+  )
+  mv -T "$new" "${new%.new}-$ETCD_VERSION"
+}
+
+etcd_mark() { printf '%s' "--data-dir=$STACK/etcd/data"; }
+etcd_leftovers() { return 1; }
+etcd_prepare() { mkdir -p "$STACK/etcd"; }
+
+etcd_spawn() {
+  local client peer
+  client=http://$(address_of etcd)
+  peer=http://127.0.0.1:$(port_of etcd 1)
+  spawn etcd "$(etcd_binary)" --name=stack "$(etcd_mark)" --auto-compaction-retention=1h \
+    --listen-client-urls="$client" --advertise-client-urls="$client" \
+    --listen-peer-urls="$peer" --initial-advertise-peer-urls="$peer" --initial-cluster="stack=$peer"
+}
+
+# The log line first: without it, whoever answers on the port might be another's etcd.
+etcd_ready() {
+  grep -q 'ready to serve client requests' "$(log_file etcd)" &&
+    [[ $(curl -s --noproxy '*' --max-time 2 "http://$(address_of etcd)/health") == *'"health":"true"'* ]]
+}
+
+etcd_stop() { signal etcd TERM 20; }
+etcd_kill() { signal etcd KILL 20; }
+etcd_purge() { :; }

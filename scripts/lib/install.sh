@@ -1,0 +1,151 @@
+# shellcheck shell=bash
+# What must be on the machine. As root, Debian's packages are installed; an ordinary user gets one
+# line to type. Toolchains (Rust, JDK, Maven, Go) are never installed, only asked for.
+
+# Facts, not package names, so that a protoc from elsewhere counts, too.
+MISSING=()
+need() { # PACKAGE COMMAND..: the package is missing when the command fails
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || MISSING+=("$package")
+}
+has() { command -v "$1"; }
+has_header() {
+  local folder
+  for folder in /usr/include "/usr/include/$(uname -m)-linux-gnu" /usr/local/include; do
+    [[ ! -e $folder/$1 ]] || return 0
+  done
+  return 1
+}
+has_compiler() { has cc && has c++ && has make; }
+
+need_for_servers() {
+  need curl has curl
+  need postgresql postgres_is_installed
+}
+
+need_for_rust() {
+  need build-essential has_compiler
+  need pkg-config has pkg-config
+  need zlib1g-dev has_header zlib.h
+  need libssl-dev has_header openssl/ssl.h
+  need protobuf-compiler has protoc
+  need libprotobuf-dev has_header google/protobuf/timestamp.proto
+}
+
+need_for_tests() {
+  need shellcheck has shellcheck
+  need python3 has python3
+  need python3-yaml has_yaml
+}
+has_yaml() { python3 -c 'import yaml' || /usr/bin/python3 -c 'import yaml'; }
+
+get_packages() {
+  ((${#MISSING[@]} > 0)) || return 0
+  has apt-get >/dev/null || die "install these with your package manager: ${MISSING[*]}"
+  ((EUID == 0)) || die "missing; type: sudo apt-get install -y ${MISSING[*]}"
+  apt_install "${MISSING[@]}"
+  MISSING=()
+}
+
+apt_install() {
+  local log=$CACHE/apt.log began
+  began=$(now_us)
+  mkdir -p "$CACHE"
+  say "installing with apt-get: $*"
+  no_default_cluster
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get update && apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null ||
+    die "apt-get failed, see $log: $(tail -n 3 "$log")"
+  say "installed ($(seconds_since "$began") s)"
+}
+
+# Debian's server package makes and starts a cluster of its own on 5432. Nobody needs that one. The
+# word is taken back afterwards: later installs on this machine are none of our business.
+no_default_cluster() {
+  local word=/etc/postgresql-common/createcluster.d/punctual.conf
+  [[ " ${MISSING[*]} " == *" postgresql "* ]] || return 0
+  mkdir -p "${word%/*}"
+  say 'create_main_cluster = false' >"$word"
+  # shellcheck disable=SC2064 # the name is known now
+  trap "rm -f '$word'" EXIT
+}
+
+# --- toolchains ---------------------------------------------------------------------------------
+
+TOOLS_MISSING=0
+ask_for() { # COMMAND TEXT: says what is missing when the command fails
+  if ! "$1" >/dev/null 2>&1; then
+    warn "missing: $2"
+    TOOLS_MISSING=1
+  fi
+}
+
+has_rust() { has cargo && has rustc; }
+has_rust_checks() { cargo fmt --version && cargo clippy --version; }
+has_java() { # 17 or later
+  local version
+  version=$(java -version 2>&1) || return 1
+  [[ $version =~ version\ \"([0-9]+) ]] && ((BASH_REMATCH[1] >= 17))
+}
+has_maven() { has mvn; }
+has_go() { # 1.21 was the first that fetches a newer Go when a module asks for one
+  local version
+  version=$(go env GOVERSION) || return 1
+  [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21))
+}
+
+ask_for_rust() { ask_for has_rust "Rust (cargo, rustc): see https://rustup.rs"; }
+ask_for_servers_tools() {
+  ask_for has_java "a JDK, 17 or later: apt-get install -y openjdk-17-jdk-headless"
+  kafka_is_installed || ask_for has_maven "Maven, which fetches Kafka: apt-get install -y maven"
+  etcd_is_installed || ask_for has_go "Go, 1.21 or later, which builds etcd: see https://go.dev/doc/install"
+}
+stop_if_tools_are_missing() { ((TOOLS_MISSING == 0)) || exit 1; }
+
+# --- what the verbs call ------------------------------------------------------------------------
+
+# prerequisites [--test]: all that `make demo` needs on the machine, and with --test `make test`.
+check_prerequisites() {
+  ask_for_rust
+  ask_for_servers_tools
+  need_for_servers
+  need_for_rust
+  if [[ ${1:-} == --test ]]; then
+    ask_for has_rust_checks "rustfmt and clippy: rustup component add rustfmt clippy"
+    need_for_tests
+  fi
+  all_is_there
+}
+
+# An ordinary user reads all that is missing at once; root should not install half of it in vain.
+all_is_there() {
+  ((EUID != 0)) || stop_if_tools_are_missing
+  get_packages
+  stop_if_tools_are_missing
+}
+
+# The three servers. One at a time: two stacks may come up together on a fresh clone.
+install_servers() {
+  servers_are_installed && return
+  lock install "waiting for another installation to finish"
+  ask_for_servers_tools
+  need_for_servers
+  all_is_there
+  mkdir -p "$CACHE"
+  build kafka "fetching Kafka $KAFKA_VERSION with Maven" &
+  build etcd "building etcd $ETCD_VERSION with Go (about a minute)" &
+  wait_for_all || exit 1
+}
+
+servers_are_installed() { postgres_is_installed && has curl >/dev/null && kafka_is_installed && etcd_is_installed; }
+
+build() { # SERVICE TEXT
+  local began log=$CACHE/$1.log
+  began=$(now_us)
+  ! "$1_is_installed" || return 0
+  say "$1: $2"
+  ("$1_install") >"$log" 2>&1 </dev/null & # a job, for in a condition bash would pass over errors
+  wait $! || die "$1: installation failed, see $log: $(tail -n 3 "$log")"
+  say "$1: installed ($(seconds_since "$began") s)"
+}

@@ -1,0 +1,147 @@
+# shellcheck shell=bash
+# Kafka: one process, broker and controller (KRaft), from Maven Central's jars.
+# STACK_KAFKA_HEAP: its heap, 768m unless told.
+
+KAFKA_VERSION=4.3.1
+LOG4J_VERSION=2.24.3
+
+kafka_jars() { printf '%s' "$CACHE/kafka-$KAFKA_VERSION"; }
+kafka_is_installed() { [[ -d $(kafka_jars) ]]; }
+
+kafka_pom() {
+  cat <<END
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>test.punctual</groupId>
+  <artifactId>kafka</artifactId>
+  <version>1</version>
+  <dependencies>
+    $(pom_dependency org.apache.kafka kafka_2.13 "$KAFKA_VERSION")
+    $(pom_dependency org.apache.kafka kafka-tools "$KAFKA_VERSION")
+    $(pom_dependency org.apache.logging.log4j log4j-core "$LOG4J_VERSION")
+    $(pom_dependency org.apache.logging.log4j log4j-slf4j-impl "$LOG4J_VERSION")
+  </dependencies>
+</project>
+END
+}
+
+# Without Kafka Connect, which the tools bring along with a web server.
+pom_dependency() { # GROUP ARTIFACT VERSION
+  printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version>' "$@"
+  printf '<exclusions>'
+  printf '<exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-%s</artifactId></exclusion>' \
+    api json runtime transforms
+  printf '</exclusions></dependency>\n'
+}
+
+kafka_install() {
+  local new=$CACHE/kafka.new
+  rm -rf "$new" && mkdir -p "$new"
+  kafka_pom >"$new/pom.xml"
+  mvn -q -B -Dstyle.color=never -f "$new/pom.xml" dependency:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$new/lib"
+  mv -T "$new/lib" "$(kafka_jars)"
+  rm -rf "$new"
+}
+
+# --- made once, started often -------------------------------------------------------------------
+
+kafka_mark() { printf '%s' "-Dpunctual.stack=$STACK/kafka"; }
+kafka_leftovers() { return 1; }
+
+kafka_prepare() {
+  mkdir -p "$STACK/kafka" "$STACK/logs"
+  kafka_log4j >"$STACK/kafka/log4j2.properties"
+  [[ -d $STACK/kafka/data ]] || kafka_format
+  kafka_properties "$STACK/kafka/data" >"$STACK/kafka/server.properties"
+}
+
+# Made aside and then renamed: an interrupted one leaves nothing that looks whole.
+kafka_format() {
+  local new=$STACK/kafka/data.new id
+  rm -rf "$new"
+  kafka_properties "$new" >"$STACK/kafka/format.properties"
+  id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=') # a Kafka uuid: 22 characters
+  kafka_tool kafka.tools.StorageTool format -t "$id" -c "$STACK/kafka/format.properties" \
+    >"$STACK/logs/kafka-format.log" 2>&1 ||
+    die "kafka: format failed: $(tail -n 3 "$STACK/logs/kafka-format.log")"
+  mv "$new" "$STACK/kafka/data"
+}
+
+kafka_properties() { # DATA-FOLDER
+  cat <<END
+# Written by scripts/stack at each start.
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$(port_of kafka 1)
+listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)
+advertised.listeners=PLAINTEXT://$(address_of kafka)
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs=$1
+
+# After a crash the controller refuses the broker until its former session has run out (9 s).
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+
+# A topic that does not exist must be refused, not made up.
+auto.create.topics.enable=false
+delete.topic.enable=true
+
+# One broker; few internal partitions, which a first consumer waits for.
+default.replication.factor=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+END
+}
+
+# To standard output, which is the log file.
+kafka_log4j() {
+  cat <<'END'
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+logger.state.name = state.change.logger
+logger.state.level = warn
+END
+}
+
+# A short-lived program from Kafka's jars: the quickest start that the JVM has.
+kafka_tool() {
+  java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -cp "$(kafka_jars)/*" "$@"
+}
+
+kafka_spawn() {
+  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-768m}" -XX:+UseG1GC -XX:MaxGCPauseMillis=20 \
+    -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
+    -Dlog4j2.configurationFile="$STACK/kafka/log4j2.properties" \
+    -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/kafka/server.properties"
+}
+
+# Its own word, in its own log, comes after the broker was let in by the controller.
+kafka_ready() {
+  grep -q 'Kafka Server started' "$(log_file kafka)" && answers "$(port_of kafka)"
+}
+
+kafka_stop() { signal kafka TERM 60; }
+kafka_kill() { signal kafka KILL 20; }
+kafka_purge() { :; }
+
+# kafka_topic NAME [OPTION OF kafka-topics]..
+kafka_topic() {
+  local name=$1 log=$STACK/logs/kafka-topic.log
+  shift
+  kafka_tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$(address_of kafka)" \
+    --create --if-not-exists --topic "$name" "$@" >"$log" 2>&1 ||
+    die "kafka: could not create topic $name: $(grep -v '^$' "$log" | head -n 1)"
+}

@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# Ports: on 127.0.0.1 only, picked free at the first start, kept for later ones.
+# $STACK/ports/SERVICE holds them on one line. A stack that is down keeps its ports: no other stack
+# of this clone takes them.
+
+port_of() { # SERVICE [INDEX]
+  local ports
+  { read -r -a ports <"$STACK/ports/$1"; } 2>/dev/null || return 1
+  printf '%s' "${ports[${2:-0}]}"
+}
+
+address_of() { printf '127.0.0.1:%s' "$(port_of "$1")"; }
+
+# Memorable, below the ports that the kernel hands out by itself, far from the servers' usual ones.
+default_ports() {
+  case $1 in
+    postgres) echo 15432 ;;
+    etcd) echo 12379 12380 ;;
+    kafka) echo 19092 19093 ;;
+  esac
+}
+
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+any_answers() {
+  local port
+  for port in "$@"; do
+    if answers "$port"; then return 0; fi
+  done
+  return 1
+}
+
+reserved_by_another() { # SERVICE PORT..
+  local service=$1 file port ports
+  shift
+  for file in "$STACKS"/*/ports/*; do
+    [[ -e $file && $file != "$STACK/ports/$service" ]] || continue
+    read -r -a ports <"$file" || continue
+    for port in "$@"; do
+      [[ " ${ports[*]} " != *" $port "* ]] || return 0
+    done
+  done
+  return 1
+}
+
+# Something else listens where this service should.
+ports_are_taken() {
+  local ports
+  read -r -a ports <"$STACK/ports/$1" || return 1
+  ! runs "$1" && any_answers "${ports[@]}"
+}
+
+ports_at() { # SERVICE STEP
+  local port ports=()
+  for port in $(default_ports "$1"); do ports+=("$((port + $2 * 10))"); done
+  printf '%s\n' "${ports[*]}"
+}
+
+pick_ports() {
+  local service=$1 step ports
+  for ((step = 0; step < 100; step++)); do
+    read -r -a ports <<<"$(ports_at "$service" "$step")"
+    any_answers "${ports[@]}" && continue
+    reserved_by_another "$service" "${ports[@]}" && continue
+    say "${ports[*]}" >"$STACK/ports/$service"
+    return
+  done
+  die "$service: no free port found in 100 tries from $(default_ports "$service") on"
+}
+
+# Keeps the service's ports if they are free, else picks others, ten further each time.
+settle_ports() {
+  local service=$1
+  runs "$service" && return
+  mkdir -p "$STACK/ports"
+  exec 8>"$LOCKS/ports" # two names may look for ports at the same time
+  flock 8
+  if [[ ! -s $STACK/ports/$service ]] || ports_are_taken "$service"; then
+    pick_ports "$service"
+  fi
+  exec 8>&-
+}

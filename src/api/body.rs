@@ -1,0 +1,122 @@
+//! Bodies of requests: read whole, within the bounds, and held against them until the answer is made.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Request, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use tokio::sync::SemaphorePermit;
+
+use super::metrics::Counted;
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::shared::{Deadline, Shared};
+
+/// Memory that is set aside for a body before its bytes are there, whatever its length says.
+const CAPACITY_MAX: usize = 1 << 20;
+
+/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
+#[derive(Debug)]
+pub struct Share<'a> {
+    shared: &'a Shared,
+    permit: Option<SemaphorePermit<'a>>,
+    counted: Counted<'a>,
+}
+
+impl<'a> Share<'a> {
+    fn none(shared: &'a Shared) -> Self {
+        Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
+    }
+
+    fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
+            self.shared.metrics.rejected("body_memory");
+            return Err(Problem::busy("body_memory"));
+        };
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
+        self.counted.add(i64::from(permits));
+        Ok(())
+    }
+}
+
+/// Reads a body that says it is JSON.
+pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
+    check_content(request.headers())?;
+    let read = deadline.hold(collect(shared, request.into_body())).await;
+    read.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
+    })?
+}
+
+async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
+    let too_large = || {
+        shared.metrics.rejected("body_bytes");
+        let detail = format!("a body has at most {} bytes; send the tasks in several", shared.settings.body_bytes_max);
+        Problem::new(ProblemType::BodyTooLarge, detail)
+    };
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if declared > shared.settings.body_bytes_max {
+        return Err(too_large());
+    }
+    let mut share = Share::none(shared);
+    // Most bodies come in one piece, which is then not copied.
+    let mut first = Bytes::new();
+    let mut whole: Vec<u8> = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_cut| Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max {
+            return Err(too_large());
+        }
+        share.grow(piece.len())?;
+        if first.is_empty() {
+            first = piece;
+            continue;
+        }
+        if whole.is_empty() {
+            whole.reserve(declared.min(CAPACITY_MAX).max(first.len() + piece.len()));
+            whole.extend_from_slice(&first);
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok((if whole.is_empty() { first } else { Bytes::from(whole) }, share))
+}
+
+fn check_content(headers: &HeaderMap) -> Result<(), Problem> {
+    let unsupported =
+        |detail: &'static str, field: &'static str| Problem::new(ProblemType::UnsupportedMediaType, detail).at(field);
+    let is_json = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(is_json);
+    if !is_json {
+        return Err(unsupported("the header Content-Type should be application/json (UTF-8)", "content-type"));
+    }
+    let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
+    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
+        return Err(unsupported("the body should not be compressed", "content-encoding"));
+    }
+    Ok(())
+}
+
+fn is_json(content_type: &str) -> bool {
+    let mut parts = content_type.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+    is_json
+        && parts.all(|parameter| {
+            let Some((name, value)) = parameter.split_once('=') else { return parameter.is_empty() };
+            name.eq_ignore_ascii_case("charset") && value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+        })
+}
+
+/// The text of a body.
+pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let valid = &bytes[..error.valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let column = valid.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
+        Problem::new(ProblemType::MalformedJson, format!("line {line}, column {column}: the bytes are not UTF-8"))
+    })
+}

@@ -1,0 +1,99 @@
+//! The cluster as the node that is asked sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::problem::{MissingJson, Problem};
+use super::refusal::of_trouble;
+use super::shared::Shared;
+use super::task_json::Shown;
+use super::times::Rfc3339;
+use super::{query, respond};
+use crate::domain::NodeId;
+use crate::node::service::{Backlog, ClusterView, NodeView};
+
+#[derive(Serialize)]
+struct ClusterJson<'a> {
+    node: Shown<NodeId>,
+    /// The cluster's clock; null before Postgres has told it.
+    now: Option<Rfc3339>,
+    shard_count: u16,
+    window_ms: u64,
+    horizon_ms: u64,
+    nodes: Vec<NodeJson<'a>>,
+    /// Null before it was counted.
+    backlog: Option<BacklogJson>,
+    /// What the node that answers lacks to be ready.
+    missing: Vec<MissingJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct NodeJson<'a> {
+    id: Shown<NodeId>,
+    name: &'a str,
+    address: &'a str,
+    version: &'a str,
+    started_at: Rfc3339,
+    heartbeat_age_ms: u64,
+    has_broker: bool,
+    standing: &'static str,
+    shards: Vec<u16>,
+}
+
+/// Tasks that are overdue and unclaimed.
+#[derive(Serialize)]
+struct BacklogJson {
+    task_count: u64,
+    is_capped: bool,
+    oldest_due_at: Option<Rfc3339>,
+}
+
+pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    let view = shared.service.cluster().await.map_err(of_trouble)?;
+    Ok(respond::json(StatusCode::OK, &json_of(&view)))
+}
+
+fn json_of(view: &ClusterView) -> ClusterJson<'_> {
+    ClusterJson {
+        node: Shown(view.node),
+        now: view.now.map(Rfc3339),
+        shard_count: view.shard_count,
+        window_ms: millis_of(view.window),
+        horizon_ms: millis_of(view.horizon),
+        nodes: view.nodes.iter().map(node_of).collect(),
+        backlog: view.backlog.as_ref().map(backlog_of),
+        missing: view.missing.iter().map(MissingJson::of).collect(),
+    }
+}
+
+fn node_of(node: &NodeView) -> NodeJson<'_> {
+    NodeJson {
+        id: Shown(node.id),
+        name: &node.name,
+        address: &node.address,
+        version: &node.version,
+        started_at: Rfc3339(node.started_at),
+        heartbeat_age_ms: millis_of(node.heartbeat_age),
+        has_broker: node.has_broker,
+        standing: node.standing,
+        shards: node.shards.iter().map(|shard| shard.number()).collect(),
+    }
+}
+
+fn backlog_of(backlog: &Backlog) -> BacklogJson {
+    BacklogJson {
+        task_count: backlog.task_count,
+        is_capped: backlog.is_capped,
+        oldest_due_at: backlog.oldest_due_at.map(Rfc3339),
+    }
+}
+
+fn millis_of(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

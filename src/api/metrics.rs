@@ -1,0 +1,112 @@
+//! What is measured of the API.
+
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+
+use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durations};
+
+/// Names and values come from tables of this crate, never from a request: their number is bounded.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    requests: Family<Labels<3>, Counter>,
+    duration: Family<Labels<1>, Histogram>,
+    pub in_flight: Gauge,
+    rejected: Family<Labels<1>, Counter>,
+    pub connections: Gauge,
+    pub body_memory: Gauge,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            requests: Family::default(),
+            duration: Family::new_with_constructor(durations),
+            in_flight: Gauge::default(),
+            rejected: Family::default(),
+            connections: Gauge::default(),
+            body_memory: Gauge::default(),
+        };
+        registry.register("punctual_api_requests", "Requests answered, by route, method and status", metrics.requests.clone());
+        registry.register_with_unit(
+            "punctual_api_request_duration",
+            "Time from the header of a request to its answer, by route",
+            Unit::Seconds,
+            metrics.duration.clone(),
+        );
+        registry.register("punctual_api_requests_in_flight", "Requests that are being answered", metrics.in_flight.clone());
+        registry.register(
+            "punctual_api_rejected",
+            "Requests and connections that were turned away because a bound was reached, by bound",
+            metrics.rejected.clone(),
+        );
+        registry.register("punctual_api_connections", "Open connections to the API", metrics.connections.clone());
+        registry.register_with_unit(
+            "punctual_api_body_memory",
+            "Request bodies that are being read, parsed or stored",
+            Unit::Bytes,
+            metrics.body_memory.clone(),
+        );
+        metrics
+    }
+
+    pub fn answered(&self, route: &'static str, method: &'static str, status: StatusCode, took: Duration) {
+        self.requests.get_or_create(&[("route", route), ("method", method), ("status", status_label(status))]).inc();
+        self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
+    }
+
+    pub fn rejected(&self, bound: &'static str) {
+        self.rejected.get_or_create(&[("bound", bound)]).inc();
+    }
+}
+
+/// Counts something for as long as it lives, however it ends: a caller that hangs up drops the request where it stands.
+#[derive(Debug)]
+pub struct Counted<'a> {
+    gauge: &'a Gauge,
+    amount: i64,
+}
+
+impl<'a> Counted<'a> {
+    pub fn new(gauge: &'a Gauge, amount: i64) -> Self {
+        gauge.inc_by(amount);
+        Self { gauge, amount }
+    }
+
+    pub fn add(&mut self, amount: i64) {
+        self.gauge.inc_by(amount);
+        self.amount = self.amount.saturating_add(amount);
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.gauge.dec_by(self.amount);
+    }
+}
+
+pub fn method_label(method: &Method) -> &'static str {
+    const METHODS: [&str; 7] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"];
+    METHODS.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
+}
+
+fn status_label(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        200 => "200",
+        201 => "201",
+        400 => "400",
+        404 => "404",
+        405 => "405",
+        408 => "408",
+        409 => "409",
+        413 => "413",
+        415 => "415",
+        422 => "422",
+        429 => "429",
+        500 => "500",
+        503 => "503",
+        _ => "other",
+    }
+}

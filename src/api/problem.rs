@@ -1,0 +1,190 @@
+//! What a caller is told when it does not get what it asked for: RFC 9457 `application/problem+json`.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::problem_type::{ProblemType, TYPE_PREFIX};
+use super::task_json::TaskJson;
+use crate::domain::{TaskView, Verdict};
+use crate::node::service::Missing;
+
+/// One problem, about to be answered.
+#[derive(Debug)]
+pub struct Problem {
+    kind: ProblemType,
+    detail: Cow<'static, str>,
+    field: Option<Cow<'static, str>>,
+    more: Option<Box<More>>,
+}
+
+/// What only few problems carry.
+#[derive(Debug, Default)]
+struct More {
+    verdict: Option<&'static str>,
+    task: Option<TaskView>,
+    missing: Vec<Missing>,
+}
+
+impl Problem {
+    pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, detail: detail.into(), field: None, more: None }
+    }
+
+    /// A value that `field` cannot have; `detail` says what would be right.
+    pub fn invalid(field: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ProblemType::InvalidValue, detail).at(field)
+    }
+
+    /// Says which field it is, as a path from the top of the body.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<Cow<'static, str>>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same problem seen from outside of the object at `path`.
+    #[must_use]
+    pub fn within(mut self, path: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => Cow::Owned(format!("{path}.{field}")),
+            None => Cow::Owned(path.to_owned()),
+        });
+        self
+    }
+
+    /// No task has the id of the path.
+    pub fn task_not_found(is_id: bool) -> Self {
+        let detail = if is_id {
+            "no task has this id: it never had one, or what is known of it is no longer kept"
+        } else {
+            "this is no id of a task: ids look like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
+        };
+        Self::new(ProblemType::TaskNotFound, detail).at("id")
+    }
+
+    /// Adds the verdict of a cancel that did not take effect.
+    #[must_use]
+    pub fn with_verdict(mut self, verdict: Verdict, task: Option<TaskView>) -> Self {
+        let more = self.more.get_or_insert_default();
+        more.verdict = Some(verdict_text(verdict));
+        more.task = task;
+        self
+    }
+
+    /// What keeps the node from being ready.
+    pub fn not_ready(missing: Vec<Missing>) -> Self {
+        let lacks: Vec<String> = missing.iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+        let more = More { missing, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
+    }
+
+    pub fn busy(bound: &str) -> Self {
+        Self::new(ProblemType::Busy, format!("nothing was done: the bound {bound} is reached; ask again, or ask another node"))
+    }
+
+    pub fn draining() -> Self {
+        Self::new(ProblemType::Draining, "nothing was done: the node is about to leave; ask another node")
+    }
+
+    pub fn submit_unknown(reason: &str) -> Self {
+        let detail = format!(
+            "the task may be stored, or not: {reason}. Repeating is safe for a task with a name: the same name makes no second task. \
+             Without a name, repeating may publish it twice"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub fn cancel_unknown(reason: &str) -> Self {
+        let detail = format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub const fn has_field(&self) -> bool {
+        self.field.is_some()
+    }
+
+    pub const fn kind(&self) -> ProblemType {
+        self.kind
+    }
+
+    pub fn json(&self) -> ProblemJson<'_> {
+        let (slug, status, title) = self.kind.row();
+        let more = self.more.as_deref();
+        ProblemJson {
+            kind: TypeUri(slug),
+            title,
+            status,
+            detail: &self.detail,
+            field: self.field.as_deref(),
+            retry_after: self.kind.retry_after(),
+            verdict: more.and_then(|more| more.verdict),
+            task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
+            missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
+        }
+    }
+}
+
+pub const fn verdict_text(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Cancelled => "cancelled",
+        Verdict::TooLate => "too_late",
+        Verdict::NotFound => "not_found",
+    }
+}
+
+/// A problem as it is answered.
+#[derive(Serialize, Debug)]
+pub struct ProblemJson<'a> {
+    #[serde(rename = "type")]
+    kind: TypeUri,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<MissingJson<'a>>,
+}
+
+#[derive(Debug)]
+struct TypeUri(&'static str);
+
+impl Serialize for TypeUri {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{TYPE_PREFIX}{}", self.0))
+    }
+}
+
+/// Something that is missing, as `/readyz` and `/v1/cluster` show it.
+#[derive(Serialize, Debug)]
+pub struct MissingJson<'a> {
+    what: &'static str,
+    why: &'a str,
+}
+
+impl<'a> MissingJson<'a> {
+    pub fn of(missing: &'a Missing) -> Self {
+        Self { what: missing.what, why: &missing.why }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = super::respond::json(self.kind.status(), &self.json());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.kind.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,64 @@
+//! What the service refuses, as problems: the only place where a refusal gets its type.
+
+use std::time::Duration;
+
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use crate::node::service::{Refusal, Trouble};
+
+/// Where the parts of a task came from, so that a refusal can name the field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    pub due: &'static str,
+    pub payload: &'static str,
+}
+
+/// Why the service did not store a task.
+pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
+    match refusal {
+        Refusal::UnknownTopic => Problem::new(
+            ProblemType::UnknownTopic,
+            "Kafka has no topic of this name; create it first (Punctual sees it within seconds), or correct the name",
+        )
+        .at("topic"),
+        Refusal::TooLarge { size, size_max } => Problem::new(
+            ProblemType::RecordTooLarge,
+            format!("the record takes up to {size} bytes, headers included, and its topic takes {size_max} (max.message.bytes)"),
+        )
+        .at(origin.payload),
+        Refusal::TooFar { delay_max } => Problem::new(
+            ProblemType::TooFarAhead,
+            format!("a task may be due at most {} ahead (--delay-max)", span_text(delay_max)),
+        )
+        .at(origin.due),
+        Refusal::BadValue { reason } => {
+            Problem::new(ProblemType::RefusedValue, format!("the database refused the task: {reason}"))
+        }
+        Refusal::Busy { bound } => Problem::busy(bound),
+        Refusal::Draining => Problem::draining(),
+        Refusal::Unavailable { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
+        Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
+    }
+}
+
+/// Why a look-up or a cancel has no answer.
+pub fn of_trouble(trouble: Trouble) -> Problem {
+    match trouble {
+        Trouble::Busy { bound } => Problem::busy(bound),
+        Trouble::Unavailable { reason } => Problem::new(ProblemType::Unavailable, reason),
+        Trouble::Unknown { reason } => Problem::cancel_unknown(&reason),
+        Trouble::Draining => Problem::draining(),
+    }
+}
+
+/// A span for people, in the largest unit that divides it.
+fn span_text(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        _ if span.subsec_nanos() > 0 => format!("{} s", span.as_secs_f64()),
+        _ if seconds >= 86_400 && seconds.is_multiple_of(86_400) => format!("{} days", seconds / 86_400),
+        _ if seconds >= 3600 && seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
+        _ if seconds >= 60 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
+}

@@ -1,0 +1,226 @@
+//! A task as it is answered.
+
+use std::fmt;
+
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::times::Rfc3339;
+use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, headers};
+
+/// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells which.
+#[derive(Debug)]
+enum Bytes<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+    Binary(&'a [u8]),
+}
+
+/// A task in JSON. `payload` is given when the bytes are JSON, else `payload_text` when they are UTF-8, else `payload_base64`: whatever was submitted, a
+/// task with what is answered is published with the same bytes.
+#[derive(Debug)]
+pub struct TaskJson<'a> {
+    id: TaskId,
+    topic: &'a str,
+    name: Option<&'a str>,
+    key: Option<Bytes<'a>>,
+    state: TaskState,
+    /// Unknown of the first task of a known name, when only its id and its state are.
+    attempt: Option<i16>,
+    receipt: Option<Receipt>,
+    headers: Option<&'a [u8]>,
+    payload: Option<Bytes<'a>>,
+    is_tombstone: bool,
+    reason: Option<&'a str>,
+}
+
+/// What of a submitted task its answer shows.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    pub topic: crate::domain::TopicName,
+    pub name: Option<TaskName>,
+    pub key: Option<Box<[u8]>>,
+}
+
+impl<'a> TaskJson<'a> {
+    /// A task that was just stored.
+    pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
+        Self { key: echo.key.as_deref().map(text_or_binary), attempt: Some(1), ..Self::of_known(id, state, echo) }
+    }
+
+    /// The first task of a known name, of which only this is at hand.
+    pub fn of_known(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
+        Self {
+            id,
+            topic: echo.topic.as_str(),
+            name: echo.name.as_ref().map(TaskName::as_str),
+            key: None,
+            state,
+            attempt: None,
+            receipt: None,
+            headers: None,
+            payload: None,
+            is_tombstone: false,
+            reason: None,
+        }
+    }
+
+    /// All that is known of a task.
+    pub fn of_view(view: &'a TaskView) -> Self {
+        let kept = view.kept.as_ref();
+        Self {
+            id: view.id,
+            topic: view.topic.as_str(),
+            name: view.name.as_deref(),
+            key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
+            state: view.state,
+            attempt: Some(view.attempt),
+            receipt: view.receipt,
+            headers: kept.map(|kept| kept.headers.as_slice()).filter(|headers| !headers.is_empty()),
+            payload: kept.and_then(|kept| kept.payload.as_deref()).map(json_or_other),
+            is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
+            reason: view.reason.as_deref(),
+        }
+    }
+}
+
+fn text_or_binary(bytes: &[u8]) -> Bytes<'_> {
+    std::str::from_utf8(bytes).map_or(Bytes::Binary(bytes), Bytes::Text)
+}
+
+fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Bytes::Binary(bytes) };
+    // White space around it would be lost.
+    let json = serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
+    json.map_or(Bytes::Text(text), Bytes::Json)
+}
+
+impl Serialize for TaskJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &Shown(self.id))?;
+        map.serialize_entry("topic", self.topic)?;
+        if let Some(name) = self.name {
+            map.serialize_entry("name", name)?;
+        }
+        if let Some(key) = &self.key {
+            entry(&mut map, key, ["key", "key", "key_base64"])?;
+        }
+        map.serialize_entry("due_at", &Rfc3339(self.id.due_at()))?;
+        map.serialize_entry("state", self.state.as_str())?;
+        if let Some(attempt) = self.attempt {
+            map.serialize_entry("attempt", &attempt)?;
+        }
+        if let Some(receipt) = self.receipt {
+            map.serialize_entry("receipt", &ReceiptJson::of(receipt, self.id.due_at()))?;
+        }
+        if let Some(headers) = self.headers {
+            map.serialize_entry("headers", &HeadersJson(headers))?;
+        }
+        if let Some(payload) = &self.payload {
+            entry(&mut map, payload, ["payload", "payload_text", "payload_base64"])?;
+        }
+        if self.is_tombstone {
+            map.serialize_entry("tombstone", &true)?;
+        }
+        if let Some(reason) = self.reason {
+            map.serialize_entry("reason", reason)?;
+        }
+        map.end()
+    }
+}
+
+fn entry<M: SerializeMap>(map: &mut M, bytes: &Bytes<'_>, [json, text, binary]: [&'static str; 3]) -> Result<(), M::Error> {
+    match bytes {
+        Bytes::Json(value) => map.serialize_entry(json, value),
+        Bytes::Text(value) => map.serialize_entry(text, value),
+        Bytes::Binary(value) => map.serialize_entry(binary, &Shown(Base64Display::new(value, &STANDARD))),
+    }
+}
+
+/// Written as what its `Display` shows, without a string in between.
+#[derive(Debug)]
+pub struct Shown<T>(pub T);
+
+impl<T: fmt::Display> Serialize for Shown<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[derive(Serialize)]
+struct ReceiptJson {
+    partition: i32,
+    offset: i64,
+    published_at: Rfc3339,
+    /// Negative when the broker's clock is behind Postgres's.
+    lateness_ms: i64,
+}
+
+impl ReceiptJson {
+    fn of(receipt: Receipt, due_at: Timestamp) -> Self {
+        let lateness_ms = receipt.published_at.as_millis().saturating_sub(due_at.as_millis());
+        Self { partition: receipt.partition, offset: receipt.offset, published_at: Rfc3339(receipt.published_at), lateness_ms }
+    }
+}
+
+/// Headers as they are kept; REST takes them as strings only, so that they are.
+struct HeadersJson<'a>(&'a [u8]);
+
+impl Serialize for HeadersJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(headers::decode(self.0).map(|(name, value)| (name, String::from_utf8_lossy(value))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Headers, Kept, Shard, TopicName};
+
+    fn view(payload: Option<&[u8]>) -> TaskView {
+        let headers = Headers::new([("h", b"1".as_slice())]).unwrap().as_bytes().to_vec();
+        TaskView {
+            id: TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), 7),
+            topic: TopicName::new("orders").unwrap(),
+            name: Some("order-17".to_owned()),
+            state: TaskState::Published,
+            attempt: 1,
+            receipt: Some(Receipt { partition: 2, offset: 9, published_at: Timestamp::from_millis(1_896_082_200_003) }),
+            kept: Some(Kept { key: Some(vec![0xff]), payload: payload.map(<[u8]>::to_vec), headers }),
+            reason: None,
+        }
+    }
+
+    fn json(payload: Option<&[u8]>) -> String {
+        serde_json::to_string(&TaskJson::of_view(&view(payload))).unwrap()
+    }
+
+    #[test]
+    fn a_task_is_answered_in_full() {
+        let wanted = concat!(
+            r#"{"id":"01b9774e-55c0-8003-8000-000000000007","topic":"orders","name":"order-17","key_base64":"/w==","#,
+            r#""due_at":"2030-01-31T09:30:00.000Z","state":"published","attempt":1,"#,
+            r#""receipt":{"partition":2,"offset":9,"published_at":"2030-01-31T09:30:00.003Z","lateness_ms":3},"#,
+            r#""headers":{"h":"1"},"payload":{"a": 1.0}}"#
+        );
+        assert_eq!(json(Some(br#"{"a": 1.0}"#)), wanted);
+    }
+
+    #[test]
+    fn payloads_are_answered_so_that_submitting_them_again_gives_the_same_bytes() {
+        for (payload, member) in [
+            (b"null".as_slice(), r#""payload":null"#),
+            (b"1 ", r#""payload_text":"1 ""#),
+            (b"", r#""payload_text":"""#),
+            (b"{", r#""payload_text":"{""#),
+            (b"\xff", r#""payload_base64":"/w==""#),
+        ] {
+            assert!(json(Some(payload)).ends_with(&format!("{member}}}")), "{payload:?}");
+        }
+        assert!(json(None).ends_with(r#""tombstone":true}"#));
+    }
+}

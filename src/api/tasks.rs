@@ -1,0 +1,227 @@
+//! Tasks: submit one, submit many, look one up, cancel one.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::body;
+use super::draft::DraftReader;
+use super::fields::{Array, array, members};
+use super::problem::{Problem, ProblemJson, verdict_text};
+use super::problem_type::ProblemType;
+use super::refusal::{Origin, of_refusal, of_trouble};
+use super::shared::{Deadline, Shared};
+use super::task_json::{Echo, TaskJson};
+use super::{query, respond};
+use crate::domain::{TaskId, TaskView, Verdict};
+use crate::node::service::{Accepted, Draft, Refusal};
+
+/// Items of a batch that are read before other requests get their turn.
+const ITEMS_AT_ONCE: usize = 256;
+/// Bytes that an item takes in the answer to a batch, about.
+const RESULT_BYTES: usize = 200;
+
+/// `POST /v1/tasks`
+pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (draft, origin) = DraftReader::default().read(body::text_of(&bytes)?)?;
+    drop(bytes);
+    let echo = echo_of(&draft);
+    let mut answers = ask_to_store(&shared, vec![draft], deadline).await?.into_iter();
+    let answer = answers.next().unwrap_or_else(no_answer);
+    let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
+    if accepted.is_new {
+        return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
+    }
+    // All of the first task, when it can be had: the state that the submit has seen is enough when it cannot.
+    match deadline.hold(shared.service.look_up(accepted.id)).await {
+        Ok(Ok(Some(view))) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        _ => Ok(respond::json(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
+    }
+}
+
+fn echo_of(draft: &Draft) -> Echo {
+    Echo { topic: draft.record.topic.clone(), name: draft.name.clone(), key: draft.record.key.clone() }
+}
+
+async fn ask_to_store(
+    shared: &Shared,
+    drafts: Vec<Draft>,
+    deadline: Deadline,
+) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
+    deadline.hold(shared.service.submit(drafts)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::submit_unknown("the deadline of the request has passed")
+    })
+}
+
+/// The service answers each draft; should it ever not, the task may be stored.
+fn no_answer() -> Result<Accepted, Refusal> {
+    Err(Refusal::Unknown { reason: "the node lost the answer".to_owned() })
+}
+
+fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
+    let mut response = respond::json(StatusCode::CREATED, task);
+    let mut location = String::with_capacity(48);
+    location.push_str("/v1/tasks/");
+    location.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
+
+/// What became of one task of a batch.
+#[derive(Serialize)]
+struct ItemJson<'a> {
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<ProblemJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct BatchJson<'a> {
+    results: Vec<ItemJson<'a>>,
+}
+
+/// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused only where its items cannot be told apart.
+pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (items, drafts) = read_batch(body::text_of(&bytes)?).await?;
+    drop(bytes);
+    let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, deadline).await? };
+    let done = settle(items, answers);
+    let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
+    let capacity = results.len().saturating_mul(RESULT_BYTES);
+    Ok(respond::json_of(StatusCode::OK, &BatchJson { results }, capacity))
+}
+
+/// The items of a batch in order, and the drafts of those that can be asked for.
+async fn read_batch(text: &str) -> Result<(Vec<Result<(Echo, Origin), Problem>>, Vec<Draft>), Problem> {
+    let [tasks] = members(text, &["tasks"])?;
+    let Some(tasks) = tasks else {
+        return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required").at("tasks"));
+    };
+    let tasks = array(tasks, "tasks")?;
+    if tasks.count > Array::ITEMS_MAX {
+        let detail = format!("a batch has at most {} tasks, this one has {}; send several", Array::ITEMS_MAX, tasks.count);
+        return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
+    }
+    let mut reader = DraftReader::default();
+    let mut items = Vec::with_capacity(tasks.items.len());
+    let mut drafts = Vec::with_capacity(tasks.items.len());
+    for (index, task) in tasks.items.iter().enumerate() {
+        if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        let item = reader.read(task.get()).map_err(|problem| problem.within(&item_path(index)));
+        items.push(item.map(|(draft, origin)| {
+            let echo = echo_of(&draft);
+            drafts.push(draft);
+            (echo, origin)
+        }));
+    }
+    Ok((items, drafts))
+}
+
+fn item_path(index: usize) -> String {
+    format!("tasks[{index}]")
+}
+
+/// Gives each item that was asked for its answer, in order.
+fn settle(
+    items: Vec<Result<(Echo, Origin), Problem>>,
+    answers: Vec<Result<Accepted, Refusal>>,
+) -> Vec<Result<(Echo, Accepted), Problem>> {
+    let mut answers = answers.into_iter();
+    let mut done = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        done.push(item.and_then(|(echo, origin)| {
+            let answer = answers.next().unwrap_or_else(no_answer);
+            let accepted = answer.map_err(|refusal| {
+                let problem = of_refusal(refusal, origin);
+                if problem.has_field() { problem.within(&item_path(index)) } else { problem }
+            })?;
+            Ok((echo, accepted))
+        }));
+    }
+    done
+}
+
+fn item_json(item: &Result<(Echo, Accepted), Problem>) -> ItemJson<'_> {
+    match item {
+        Ok((echo, accepted)) if accepted.is_new => {
+            ItemJson { status: 201, task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)), problem: None }
+        }
+        Ok((echo, accepted)) => {
+            ItemJson { status: 200, task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)), problem: None }
+        }
+        Err(problem) => ItemJson { status: problem.kind().status().as_u16(), task: None, problem: Some(problem.json()) },
+    }
+}
+
+type IdInPath = Result<Path<String>, PathRejection>;
+
+fn id_of(path: IdInPath) -> Option<TaskId> {
+    path.ok().and_then(|Path(text)| text.parse().ok())
+}
+
+/// `GET /v1/tasks/{id}`
+pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    let answer = deadline.hold(shared.service.look_up(id)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::new(ProblemType::Unavailable, "the deadline of the request has passed")
+    })?;
+    match answer.map_err(of_trouble)? {
+        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::task_not_found(true)),
+    }
+}
+
+/// A cancel that took effect, now or before.
+#[derive(Serialize)]
+struct CancelledJson<'a> {
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskJson<'a>>,
+}
+
+/// `DELETE /v1/tasks/{id}`
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
+    let Some(id) = id_of(path) else { return Err(not_found(false)) };
+    let answer = deadline.hold(shared.service.cancel(id)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::cancel_unknown("the deadline of the request has passed")
+    })?;
+    let cancelled = answer.map_err(of_trouble)?;
+    match cancelled.verdict {
+        Verdict::Cancelled => {
+            let task = cancelled.task.as_ref().map(TaskJson::of_view);
+            Ok(respond::json(StatusCode::OK, &CancelledJson { verdict: verdict_text(Verdict::Cancelled), task }))
+        }
+        Verdict::TooLate => Err(too_late(cancelled.task)),
+        Verdict::NotFound => Err(not_found(true)),
+    }
+}
+
+fn too_late(task: Option<TaskView>) -> Problem {
+    let detail = "the task was published, is on its way, or is a dead letter: its state says which, its receipt where it went";
+    Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, task)
+}

@@ -1,0 +1,71 @@
+//! The API as its callers see it, over a model of the node's service.
+
+mod answers;
+mod bounds;
+mod connections;
+mod wrong_requests;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+
+use super::{Api, Metrics, Settings};
+use crate::node::service::Service;
+use crate::node::service::model::Model;
+use crate::telemetry::Registry;
+
+fn api_of(settings: Settings) -> (Api, Arc<Model>) {
+    let model = Arc::new(Model::default());
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    (Api::new(Service::of_model(model.clone()), settings, metrics, Arc::new(registry)), model)
+}
+
+fn api() -> Api {
+    api_of(Settings::default()).0
+}
+
+fn draining_api() -> Api {
+    let (api, model) = api_of(Settings::default());
+    model.is_draining.store(true, Ordering::Relaxed);
+    api
+}
+
+fn request(method: &str, path: &str, content_type: Option<&str>, body: impl Into<Body>) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path);
+    let request = content_type.into_iter().fold(request, |request, value| request.header(header::CONTENT_TYPE, value));
+    request.body(body.into()).unwrap()
+}
+
+fn post(path: &str, body: impl Into<Body>) -> Request<Body> {
+    request("POST", path, Some("application/json"), body)
+}
+
+fn bare(method: &str, path: &str) -> Request<Body> {
+    request(method, path, None, Body::empty())
+}
+
+async fn text_of(response: Response) -> String {
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+async fn json_of(response: Response) -> Value {
+    serde_json::from_str(&text_of(response).await).unwrap()
+}
+
+fn header_of<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+/// Submits a task that must be taken, and answers it.
+async fn submit(api: &Api, task: &str) -> Value {
+    let response = api.answer(post("/v1/tasks", task.to_owned())).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    json_of(response).await
+}

@@ -1,0 +1,107 @@
+//! Connections over real sockets.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+use crate::api::serve;
+use crate::shutdown::Tasks;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
+
+async fn served(settings: Settings) -> (SocketAddr, Tasks) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tasks = Tasks::default();
+    tasks.spawn("api", serve(listener, api_of(settings).0, tasks.clone()));
+    (address, tasks)
+}
+
+/// All that comes until the other side closes.
+async fn rest_of(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // A connection that is closed with bytes unread may be reset after its answer.
+    match timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap() {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+async fn one_answer(stream: &mut TcpStream) -> String {
+    let mut bytes = vec![0; 4096];
+    let length = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
+    String::from_utf8(bytes[..length].to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request_and_ends_with_the_node() {
+    let (address, tasks) = served(Settings::default()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(LIVEZ).await.unwrap();
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 OK"));
+    }
+    assert!(tasks.stop(PATIENCE).await);
+    assert_eq!(rest_of(&mut stream).await, "");
+    assert_eq!(tasks.failure(), None);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_are_told_so() {
+    let (address, _tasks) = served(Settings { connections_max: 1, ..Settings::default() }).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(LIVEZ).await.unwrap();
+    assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
+    let answer = rest_of(&mut TcpStream::connect(address).await.unwrap()).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert!(head.lines().any(|line| line == format!("content-length: {}", body.len())), "{answer}");
+    assert_eq!(serde_json::from_str::<Value>(body).unwrap()["type"], "urn:punctual:problem:busy");
+}
+
+#[tokio::test]
+async fn who_is_slow_to_ask_is_cut_off() {
+    let (address, _tasks) = served(Settings { header_read_timeout: Duration::from_millis(50), ..Settings::default() }).await;
+    for beginning in ["", "P", "PRI * HTTP/2.0\r\n\r\n", "GET /livez HTTP/1.1\r\nhost:"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(beginning.as_bytes()).await.unwrap();
+        let rest = rest_of(&mut stream).await;
+        assert!(!rest.contains("200 OK"), "{beginning:?}: {rest}");
+    }
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_by_prior_knowledge() {
+    let (address, _tasks) = served(Settings::default()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The preface and an empty SETTINGS frame; the server answers with its own.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut frame = [0; 9];
+    timeout(PATIENCE, stream.read_exact(&mut frame)).await.unwrap().unwrap();
+    assert_eq!(frame[3], 4, "the first frame is SETTINGS");
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_answered_when_the_node_ends() {
+    let settings = Settings { request_deadline: Duration::from_millis(200), ..Settings::default() };
+    let (address, tasks) = served(settings).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
+    let request = format!(
+        "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    // The node asks for the body: so the request is in flight.
+    assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 100"));
+    tasks.stopping.cancel();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    assert!(rest_of(&mut stream).await.contains("outcome-unknown"));
+    assert!(tasks.stop(PATIENCE).await);
+}

@@ -1,0 +1,304 @@
+//! Times as the API reads and writes them. What is read is rounded up to whole milliseconds, so that no task is ever early.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::values::{kind_of, shown, string_of};
+use crate::domain::Timestamp;
+
+/// The last millisecond that RFC 3339 can write in every zone: 9999-12-30T22:00:00.999Z.
+const MILLIS_MAX: i64 = 253_402_207_200_999;
+/// Integers below this (March 1973) are refused as due times: they are seconds that were meant to be milliseconds, or a zero that nobody set, and
+/// would be published at once.
+const MILLIS_MIN: i64 = 100_000_000_000;
+/// 1000 years: beyond it a delay is a mistake on any cluster, below it `--delay-max` decides.
+const DELAY_MILLIS_MAX: u64 = 1000 * 366 * 86_400_000;
+/// No delay that means something is longer; the parser need not see more.
+const DELAY_CHARS_MAX: usize = 200;
+
+const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\" or \"2030-01-31T09:30:00.250+01:00\", or whole milliseconds since the epoch";
+const DELAY: &str = "\"30m\", \"1h 30m\", ISO 8601 such as \"PT30M\", or whole milliseconds";
+
+/// A due time, or what is wrong with it.
+pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
+    let text = value.get();
+    match kind_of(text) {
+        "a string" => due_at_of_text(&string_of(value)?),
+        "a number" => due_at_of_millis(text),
+        kind => Err(format!("this is {kind}; right is {DUE_AT}")),
+    }
+}
+
+/// A delay, or what is wrong with it.
+pub fn delay(value: &RawValue) -> Result<Duration, String> {
+    let text = value.get();
+    match kind_of(text) {
+        "a string" => delay_of_text(&string_of(value)?),
+        "a number" => delay_of_millis(text),
+        kind => Err(format!("this is {kind}; right is {DELAY}")),
+    }
+}
+
+fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
+    let millis = whole_number(text, DUE_AT)?;
+    let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+    if millis < MILLIS_MIN {
+        return Err("this is before March 1973, in milliseconds since the epoch: were seconds meant?".to_owned());
+    }
+    if millis > MILLIS_MAX {
+        return Err("this is after the year 9999, in milliseconds since the epoch".to_owned());
+    }
+    Ok(Timestamp::from_millis(millis))
+}
+
+fn delay_of_millis(text: &str) -> Result<Duration, String> {
+    let millis = whole_number(text, DELAY)?;
+    if millis > DELAY_MILLIS_MAX {
+        return Err("this is more than 1000 years, in milliseconds".to_owned());
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+/// A JSON number without sign, fraction and exponent.
+fn whole_number(text: &str, right: &str) -> Result<u64, String> {
+    if text.starts_with('-') {
+        return Err(format!("this is negative; right is {right}"));
+    }
+    if text.contains(['.', 'e', 'E']) {
+        return Err(format!("this is no whole number; right is {right}"));
+    }
+    let number = text.parse::<u64>().ok().filter(|number| *number <= i64::MAX.unsigned_abs());
+    number.ok_or_else(|| format!("this is beyond all bounds; right is {right}"))
+}
+
+fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
+    let wrong = |why: &str| format!("{:?} {why}; right is {DUE_AT}", shown(text));
+    let second = second_of(text).ok_or_else(|| wrong(reason_against(text)))?;
+    let at: jiff::Timestamp = text.parse().map_err(|_no_date: jiff::Error| wrong("is no date and time that there is"))?;
+    // jiff reads a leap second as the second before it, which would be early.
+    let leap = if second == b"60" { 1_000_000_000 } else { 0 };
+    let millis = at.as_nanosecond().saturating_add(leap + 999_999).div_euclid(1_000_000);
+    match i64::try_from(millis) {
+        Ok(millis) if (0..=MILLIS_MAX).contains(&millis) => Ok(Timestamp::from_millis(millis)),
+        Ok(millis) if millis < 0 => Err(wrong("is before 1970")),
+        _ => Err(wrong("is after the year 9999")),
+    }
+}
+
+/// The two digits of the second, when `text` has the shape of RFC 3339 with a zone and up to nine digits of a fraction. jiff alone takes more than that,
+/// among it time zone names that it then ignores.
+fn second_of(text: &str) -> Option<&[u8]> {
+    let (date_time, rest) = text.as_bytes().split_at_checked(19)?;
+    let is_shaped = date_time.iter().enumerate().all(|(at, byte)| match at {
+        4 | 7 => *byte == b'-',
+        10 => matches!(byte, b'T' | b't' | b' '),
+        13 | 16 => *byte == b':',
+        _ => byte.is_ascii_digit(),
+    });
+    let zone = match rest.strip_prefix(b".") {
+        Some(rest) => {
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if !(1..=9).contains(&digits) {
+                return None;
+            }
+            &rest[digits..]
+        }
+        None => rest,
+    };
+    let is_zone = match zone {
+        b"Z" | b"z" => true,
+        [b'+' | b'-', a, b, b':', c, d] => [a, b, c, d].iter().all(|byte| byte.is_ascii_digit()),
+        _ => false,
+    };
+    (is_shaped && is_zone).then(|| &date_time[17..])
+}
+
+/// The most common mistake has a word of its own.
+fn reason_against(text: &str) -> &'static str {
+    if text.parse::<jiff::civil::DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
+        "has no zone, without which it is no moment"
+    } else {
+        "is not RFC 3339"
+    }
+}
+
+fn delay_of_text(text: &str) -> Result<Duration, String> {
+    let wrong = |why: &str| format!("{:?} {why}; right is {DELAY}", shown(text));
+    if text.len() > DELAY_CHARS_MAX {
+        return Err(wrong("is too long for a delay"));
+    }
+    let span: jiff::Span = text.parse().map_err(|_no_span: jiff::Error| wrong("is no delay"))?;
+    if span.get_years() != 0 || span.get_months() != 0 {
+        return Err(wrong("has months or years, which have no fixed length (days and weeks do: 24 h and 168 h)"));
+    }
+    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_too_long| wrong("is too long"))?;
+    let nanos = span.as_nanos();
+    if nanos < 0 {
+        return Err(wrong("is negative"));
+    }
+    match u64::try_from(nanos.saturating_add(999_999) / 1_000_000) {
+        Ok(millis) if millis <= DELAY_MILLIS_MAX => Ok(Duration::from_millis(millis)),
+        _ => Err(wrong("is more than 1000 years")),
+    }
+}
+
+/// A moment as the API writes it: RFC 3339 in UTC with milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rfc3339(pub Timestamp);
+
+impl fmt::Display for Rfc3339 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is beyond what RFC 3339 can write was refused when it came in.
+        let at = jiff::Timestamp::from_millisecond(self.0.as_millis()).unwrap_or(jiff::Timestamp::MAX);
+        write!(f, "{at:.3}")
+    }
+}
+
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn raw(json: &str) -> &RawValue {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn millis_of(json: &str) -> Result<i64, String> {
+        due_at(raw(json)).map(Timestamp::as_millis)
+    }
+
+    #[test]
+    fn due_times_are_read_in_every_form_of_rfc_3339() {
+        for text in [
+            "2030-01-31T09:30:00Z",
+            "2030-01-31t09:30:00z",
+            "2030-01-31 09:30:00Z",
+            "2030-01-31T09:30:00.000Z",
+            "2030-01-31T10:30:00+01:00",
+            "2030-01-31T09:30:00-00:00",
+        ] {
+            assert_eq!(millis_of(&format!("{text:?}")), Ok(1_896_082_200_000), "{text}");
+        }
+        assert_eq!(millis_of("1896082200000"), Ok(1_896_082_200_000));
+        assert_eq!(millis_of(r#""1970-01-01T00:00:00Z""#), Ok(0));
+    }
+
+    #[test]
+    fn what_is_finer_than_a_millisecond_is_rounded_up() {
+        assert_eq!(millis_of(r#""2030-01-31T09:30:00.000000001Z""#), Ok(1_896_082_200_001));
+        assert_eq!(millis_of(r#""2030-01-31T09:30:00.001Z""#), Ok(1_896_082_200_001));
+        assert_eq!(millis_of(r#""2030-01-31T09:29:59.999999999Z""#), Ok(1_896_082_200_000));
+        assert_eq!(delay(raw(r#""1us""#)), Ok(Duration::from_millis(1)));
+        assert_eq!(delay(raw(r#""PT0.0015S""#)), Ok(Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn a_leap_second_is_not_early() {
+        assert_eq!(millis_of(r#""2016-12-31T23:59:60Z""#), millis_of(r#""2017-01-01T00:00:00Z""#));
+    }
+
+    #[test]
+    fn due_times_that_are_none_are_refused_with_the_reason() {
+        for (json, reason) in [
+            (r#""2030-01-31T09:30:00""#, "zone"),
+            (r#""2030-01-31""#, "RFC 3339"),
+            (r#""2030-02-30T09:30:00Z""#, "no date"),
+            (r#""2030-01-31T25:30:00Z""#, "no date"),
+            (r#""2030-01-31T09:30:00+01:00[Europe/Berlin]""#, "RFC 3339"),
+            (r#""2030-01-31T09:30:00.1234567890Z""#, "RFC 3339"),
+            (r#""1969-12-31T23:59:59Z""#, "1970"),
+            (r#""9999-12-31T23:59:59Z""#, "9999"),
+            (r#""tomorrow""#, "RFC 3339"),
+            (r#""1896082200000""#, "RFC 3339"),
+            ("1896082200000.0", "whole"),
+            ("1e12", "whole"),
+            ("-1", "negative"),
+            ("0", "seconds"),
+            ("1896082200", "seconds"),
+            ("9999999999999999", "9999"),
+            ("99999999999999999999999999", "bounds"),
+            ("null", "null"),
+            ("true", "boolean"),
+        ] {
+            let wrong = due_at(raw(json)).unwrap_err();
+            assert!(wrong.contains(reason), "{json}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn delays_are_read_in_words_in_iso_8601_and_in_milliseconds() {
+        for (json, seconds) in [
+            (r#""30m""#, 1800),
+            (r#""1h 30m""#, 5400),
+            (r#""1 hour 30 minutes""#, 5400),
+            (r#""PT30M""#, 1800),
+            (r#""pt30m""#, 1800),
+            (r#""P1DT1H""#, 90_000),
+            (r#""1d""#, 86_400),
+            (r#""2 weeks""#, 1_209_600),
+            (r#""PT0S""#, 0),
+            ("0", 0),
+            ("1800000", 1800),
+        ] {
+            assert_eq!(delay(raw(json)), Ok(Duration::from_secs(seconds)), "{json}");
+        }
+        assert_eq!(delay(raw(r#""250ms""#)), Ok(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn delays_that_are_none_are_refused_with_the_reason() {
+        for (json, reason) in [
+            (r#""1 month""#, "months"),
+            (r#""P1Y""#, "months"),
+            (r#""1mo""#, "months"),
+            (r#""-30m""#, "negative"),
+            (r#""30m ago""#, "negative"),
+            (r#""30""#, "no delay"),
+            (r#""""#, "no delay"),
+            ("-1", "negative"),
+            ("1.5", "whole"),
+            (r#""200000000h""#, "1000 years"),
+            ("99999999999999", "1000 years"),
+            ("18446744073709551615", "bounds"),
+            ("[]", "array"),
+        ] {
+            let wrong = delay(raw(json)).unwrap_err();
+            assert!(wrong.contains(reason), "{json}: {wrong}");
+        }
+        assert!(delay(raw(&format!("{:?}", "1h ".repeat(100)))).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in ".{0,60}") {
+            let json = serde_json::to_string(&text).unwrap();
+            prop_assert!(delay(raw(&json)).is_err() || !text.is_empty());
+            prop_assert!(due_at(raw(&json)).is_err() || !text.is_empty());
+        }
+
+        #[test]
+        fn no_delay_of_units_makes_the_parser_panic(text in "[-+]?(P|PT)?([0-9]{1,12}([.][0-9]{1,9})? ?(y|mo|w|d|h|m|s|ms|us|ns|H|M|S|D|W|Y),? ?){1,5}") {
+            let json = serde_json::to_string(&text).unwrap();
+            if let Ok(span) = delay(raw(&json)) {
+                prop_assert!(span <= Duration::from_millis(DELAY_MILLIS_MAX));
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(millis in MILLIS_MIN..=MILLIS_MAX) {
+            let at = Timestamp::from_millis(millis);
+            prop_assert_eq!(due_at(raw(&format!("\"{}\"", Rfc3339(at)))), Ok(at));
+            prop_assert_eq!(due_at(raw(&millis.to_string())), Ok(at));
+        }
+    }
+}

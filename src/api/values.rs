@@ -1,0 +1,45 @@
+//! Single JSON values, as slices of the body.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+/// At most this much of what a caller wrote is shown back to it.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A string, or what is wrong with it.
+pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
+    let text = value.get();
+    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        return Err(format!("this is {}, and a string would be right", kind_of(text)));
+    };
+    if !inner.contains('\\') {
+        // Control characters were refused when the whole text was read.
+        return Ok(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(text).map(Cow::Owned).map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
+}
+
+/// What a JSON value is, by its first byte.
+pub fn kind_of(text: &str) -> &'static str {
+    match text.as_bytes().first() {
+        Some(b'"') => "a string",
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// What a caller wrote, cut to a length that a detail can bear.
+pub fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+/// serde_json's message without its position, which is that within a part of the body.
+pub fn reason_of(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    message[..end].to_owned()
+}

@@ -1,0 +1,180 @@
+//! The composition root: builds the modules in order, runs them, and ends them in reverse order.
+
+mod assembly;
+mod startup;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::api::{self, Api};
+use crate::clock;
+use crate::config::{self, MigrationSettings, Problem, Settings};
+use crate::domain::{ClusterWishes, NodeId};
+use crate::node::service::Service;
+use crate::postgres::schema;
+use crate::shutdown::{Failure, Tasks, chain};
+use crate::{etcd, postgres, telemetry};
+
+/// How long the others may take to hear that this node leaves.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
+/// How long the background tasks may take to end once nothing is left to do.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a draining node looks whether it is done.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What the modules find wrong with their settings.
+pub fn problems(settings: &Settings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
+        problems.push(problem("--database-url", text));
+    }
+    problems.extend(startup::kafka_settings(settings).problems().into_iter().map(|text| problem("--kafka", text)));
+    if let Some(endpoints) = &settings.etcd
+        && let Err(text) = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)
+    {
+        problems.push(problem("--etcd", text));
+    }
+    problems
+}
+
+fn problem(flag: &'static str, text: String) -> Problem {
+    Problem { flag, text }
+}
+
+/// Brings the schema up to date and says what was done.
+pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
+    let postgres = postgres::Settings::new(settings.database_url.expose())?;
+    let wishes = ClusterWishes {
+        shards: settings.shards.map(|shards| u64::from(shards.get())),
+        leaf: settings.leaf,
+        horizon: settings.horizon,
+        window: settings.window,
+    };
+    let report = schema::migrate(&postgres, wishes).await?;
+    tracing::info!(database = postgres.place(), "{report}");
+    Ok(())
+}
+
+/// Runs a node until it is told to stop.
+///
+/// # Errors
+/// When it cannot start (what is only away is waited for), or when a background task failed.
+pub async fn serve(settings: Settings) -> Result<(), Failure> {
+    let tasks = Tasks::default();
+    watch_signals(&tasks)?;
+    let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .map_err(|error| format!("listen on {}: {error}; is another node running there?", settings.listen))?;
+    let address = listener.local_addr()?;
+    let node = NodeId::new(clock::wall(), rand::random(), rand::random());
+    let advertise = advertised(&settings.advertise, address);
+    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry)?;
+    let service = Service::default();
+    let api_metrics = api::Metrics::register(&mut registry);
+    let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));
+    tasks.spawn("api", api::serve(listener, api, tasks.clone()));
+    tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
+
+    let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
+        Ok(Some(checked)) => run(&settings, assembled, checked, &service, &tasks).await,
+        // Told to stop before it had begun.
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    if !tasks.stop(STOP_DEADLINE).await {
+        tracing::warn!("some background tasks did not end in time");
+    }
+    outcome?;
+    match tasks.failure() {
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
+    }
+}
+
+/// Starts the loops, waits for the end, drains.
+async fn run(
+    settings: &Settings,
+    parts: assembly::Parts,
+    checked: schema::Checked,
+    service: &Service,
+    tasks: &Tasks,
+) -> Result<(), Failure> {
+    for warning in &checked.warnings {
+        tracing::warn!("{warning}");
+    }
+    let (postgres, node) = (parts.postgres.clone(), parts.node);
+    let running = assembly::start(settings, parts, checked.cluster, service, tasks).await?;
+    tasks.draining.cancelled().await;
+    drain(settings, &running).await;
+    // The loops have ended before the heartbeat says that nobody is there any more: what is left, if anything, is adopted at once.
+    if !tasks.stop(STOP_DEADLINE).await {
+        tracing::warn!("some background tasks did not end in time");
+    }
+    if let Err(error) = postgres::heartbeat::retire(&postgres, node).await {
+        tracing::info!(error = chain(&error), "the heartbeat of this node is left to age");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Claims no more, publishes and settles what is in flight, leaves.
+async fn drain(settings: &Settings, running: &assembly::Running) {
+    tracing::info!(timeout = ?settings.drain_timeout, "draining");
+    let began_at = clock::monotonic();
+    if !running.membership.leave(LEAVE_DEADLINE).await {
+        tracing::warn!("the others could not be told that this node leaves; they take over when its heartbeat has aged");
+    }
+    while !running.is_idle() {
+        if clock::monotonic().since(began_at) >= settings.drain_timeout {
+            let amount = running.holdings.amount();
+            tracing::warn!(
+                batches = amount.batches,
+                tasks = amount.tasks,
+                "the drain timeout has passed; other nodes adopt what is left"
+            );
+            return;
+        }
+        clock::sleep(DRAIN_INTERVAL).await;
+    }
+    tracing::info!(took = ?clock::monotonic().since(began_at), "drained");
+}
+
+/// The first SIGTERM or SIGINT drains; the second ends the process at once.
+fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let tasks = tasks.clone();
+    tasks.clone().spawn("signals", async move {
+        for count in 1.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = tasks.stopping.cancelled() => return Ok(()),
+            }
+            if count == 2 {
+                tracing::warn!("told to stop again: ending at once");
+                std::process::exit(130);
+            }
+            tasks.draining.cancel();
+        }
+        Ok(())
+    });
+    Ok(())
+}
+
+/// The URL for others; a port of 0 was to be chosen by the system.
+fn advertised(advertise: &str, address: SocketAddr) -> String {
+    advertise.strip_suffix(":0").map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
+}
+
+fn api_settings(settings: &Settings) -> api::Settings {
+    api::Settings {
+        body_bytes_max: settings.bounds.body_bytes_max,
+        requests_in_flight_max: settings.bounds.requests_max,
+        connections_max: settings.bounds.connections_max,
+        ..api::Settings::default()
+    }
+}

@@ -1,0 +1,335 @@
+//! Puts a node together from its modules.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::startup;
+use crate::clock::{self, ClusterClock};
+use crate::config::{self, Settings};
+use crate::domain::{ClusterSettings, NodeId};
+use crate::engine::claiming;
+use crate::engine::leaves::Rules;
+use crate::engine::liveness::broker::BrokerContact;
+use crate::engine::topics::{self, Topics};
+use crate::node::adopter::Adopter;
+use crate::node::canceller::Canceller;
+use crate::node::claimer::{self, Claimer, Pace};
+use crate::node::gate::Gate;
+use crate::node::holdings::{self, Holdings};
+use crate::node::intake::{self, Intake, LaneParts};
+use crate::node::keeper::{self, Keeper, Leaves};
+use crate::node::membership::{self, Membership, Progress};
+use crate::node::metrics::Metrics;
+use crate::node::publisher::{Publisher, Reports};
+use crate::node::service::{Service, desk::Desk};
+use crate::node::settler::{Settler, Undone};
+use crate::node::topic_keeper::TopicKeeper;
+use crate::node::wheel::{self, Entrance};
+use crate::postgres::adopt::Adoptions;
+use crate::postgres::backlog::BacklogCounter;
+use crate::postgres::claim::Claims;
+use crate::postgres::look_up::LookUp;
+use crate::postgres::settle::Settles;
+use crate::postgres::submit::Submits;
+use crate::postgres::{self, cancel};
+use crate::shutdown::{Failure, Tasks, chain};
+use crate::telemetry::Registry;
+use crate::{etcd, kafka};
+
+/// How far behind the front a claim looks again: longer than an insert takes to commit.
+const SLACK: Duration = Duration::from_millis(750);
+/// Tasks that a claim aims at.
+const CLAIM_TARGET: u64 = 1_000;
+/// A topic without an acknowledgement for so long while records wait is parked.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Connections for look-ups.
+const LOOK_UPS_MAX: usize = 4;
+/// A small batch costs more than its tasks: so many are held at most.
+const BATCHES_MAX: usize = 8_192;
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What can be made before the servers are there.
+#[derive(Debug)]
+pub struct Parts {
+    pub node: NodeId,
+    pub postgres: postgres::Settings,
+    pub kafka: kafka::Settings,
+    pub contact: kafka::Contact,
+    topics: kafka::Topics,
+    kafka_metrics: kafka::Metrics,
+    etcd_metrics: etcd::Metrics,
+    membership_metrics: membership::Metrics,
+    keeper_metrics: keeper::Metrics,
+    metrics: Metrics,
+    advertise: String,
+}
+
+/// What is needed to end a node.
+#[derive(Debug)]
+pub struct Running {
+    pub membership: Membership,
+    pub holdings: Arc<Holdings>,
+    intake: Intake,
+}
+
+impl Parts {
+    pub fn new(settings: &Settings, node: NodeId, advertise: &str, registry: &mut Registry) -> Result<Self, Failure> {
+        let kafka = startup::kafka_settings(settings);
+        let kafka_metrics = kafka::Metrics::register(registry);
+        let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
+        Ok(Self {
+            node,
+            postgres: postgres::Settings::new(settings.database_url.expose())?,
+            contact: topics.contact(),
+            kafka,
+            topics,
+            kafka_metrics,
+            etcd_metrics: etcd::Metrics::register(registry),
+            membership_metrics: membership::Metrics::register(registry),
+            keeper_metrics: keeper::Metrics::register(registry),
+            metrics: Metrics::register(registry),
+            advertise: advertise.to_owned(),
+        })
+    }
+}
+
+impl Running {
+    /// True when nothing waits to be stored, published or settled.
+    pub fn is_idle(&self) -> bool {
+        self.intake.is_idle() && self.holdings.is_idle()
+    }
+}
+
+/// What all loops share.
+struct Core {
+    clock: Arc<ClusterClock>,
+    gate: Arc<Gate>,
+    holdings: Arc<Holdings>,
+    leaves: Arc<Leaves>,
+    membership: Membership,
+    publisher: Arc<Publisher>,
+    wheel: Entrance,
+    shared: Arc<claimer::Shared>,
+    progress: Progress,
+}
+
+/// Starts all loops of a node, and opens the service.
+pub async fn start(
+    settings: &Settings,
+    parts: Parts,
+    cluster: ClusterSettings,
+    service: &Service,
+    tasks: &Tasks,
+) -> Result<Running, Failure> {
+    let leaves = Arc::new(Leaves::default());
+    keep_partitions(settings, &parts, cluster, &leaves, tasks).await;
+    let core = core(settings, &parts, cluster, leaves, tasks)?;
+    start_claimers(settings, &parts, cluster, &core, tasks);
+    start_settling(&parts, &core, tasks);
+    let intake = start_intake(settings, &parts, cluster, &core, tasks);
+    let cancels = cancel::Canceller::new(&parts.postgres);
+    let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, parts.metrics.clone(), tasks.stopping.clone());
+    tasks.spawn("cancel", lane.run());
+    service.open(Desk {
+        node: parts.node,
+        cluster,
+        delay_max: settings.delay_max,
+        clock: Arc::clone(&core.clock),
+        gate: Arc::clone(&core.gate),
+        intake: intake.clone(),
+        canceller,
+        look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
+        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
+        topics: parts.topics,
+        standing: core.membership.standing(),
+        leaves: Arc::clone(&core.leaves),
+        metrics: parts.metrics,
+        draining: tasks.draining.clone(),
+        has_seen_etcd: AtomicBool::new(false),
+    });
+    Ok(Running { membership: core.membership, holdings: core.holdings, intake })
+}
+
+/// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
+async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSettings, leaves: &Arc<Leaves>, tasks: &Tasks) {
+    let mut rules = Rules::new(&cluster);
+    rules.payload_retention = settings.retention.payloads;
+    rules.receipts_retention = settings.retention.receipts;
+    let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
+    while let Err(error) = keeper.round().await {
+        tracing::warn!(error = chain(&error), "make partitions; trying again");
+        tokio::select! {
+            () = clock::sleep(RETRY) => {}
+            () = tasks.draining.cancelled() => return,
+        }
+    }
+    keeper::start(tasks, &parts.postgres, keeper);
+}
+
+fn core(
+    settings: &Settings,
+    parts: &Parts,
+    cluster: ClusterSettings,
+    leaves: Arc<Leaves>,
+    tasks: &Tasks,
+) -> Result<Core, Failure> {
+    let clock = Arc::new(ClusterClock::default());
+    let bounds = holdings::Bounds {
+        tasks_max: settings.bounds.in_flight_tasks,
+        bytes_max: settings.bounds.in_flight_bytes,
+        batches_max: BATCHES_MAX,
+    };
+    let topic_rules = topics::Settings {
+        silence_max: SILENCE_MAX,
+        denial_max: settings.kafka.topic_denial_max,
+        tasks_max: settings.bounds.topic_in_flight_tasks,
+        bytes_max: settings.bounds.in_flight_bytes / 2,
+    };
+    let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
+    let progress = Progress::new(settings.claim_loops);
+    let membership = start_membership(settings, parts, cluster, &clock, &holdings, &progress, tasks)?;
+    let gate = Arc::new(Gate::new(Arc::clone(&clock), parts.contact.clone(), tasks.draining.clone(), membership.trust()));
+    let reports = Arc::new(Reports::new(Arc::clone(&holdings), Arc::clone(&clock), parts.metrics.clone()));
+    let publishing = Arc::clone(&gate);
+    let publisher = Arc::new(Publisher::new(
+        reports,
+        parts.kafka.clone(),
+        parts.kafka_metrics.clone(),
+        parts.contact.clone(),
+        Box::new(move || publishing.may_publish()),
+    )?);
+    let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
+    let shared = Arc::new(claimer::Shared::new(
+        parts.node,
+        cluster.shards,
+        Arc::clone(&clock),
+        Arc::clone(&holdings),
+        Arc::clone(&gate),
+        Arc::clone(&leaves),
+        parts.metrics.clone(),
+    ));
+    Ok(Core { clock, gate, holdings, leaves, membership, publisher, wheel, shared, progress })
+}
+
+#[expect(clippy::too_many_arguments, reason = "the membership touches as many parts; it is started in one place")]
+fn start_membership(
+    settings: &Settings,
+    parts: &Parts,
+    cluster: ClusterSettings,
+    clock: &Arc<ClusterClock>,
+    holdings: &Arc<Holdings>,
+    progress: &Progress,
+    tasks: &Tasks,
+) -> Result<Membership, Failure> {
+    let etcd = match &settings.etcd {
+        None => None,
+        Some(endpoints) => {
+            let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
+            Some(etcd::start(&etcd, parts.node, tasks, parts.etcd_metrics.clone()))
+        }
+    };
+    let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
+    let broker =
+        move || BrokerContact { is_ready: contact.is_held(), has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
+    let identity = membership::Settings {
+        node: parts.node,
+        name: settings.node_name.clone(),
+        address: parts.advertise.clone(),
+        version: config::RELEASE.to_owned(),
+        started_at: clock::wall(),
+        ttl: settings.session_ttl,
+        shards: cluster.shards,
+    };
+    let works_with = membership::Parts {
+        postgres: parts.postgres.clone(),
+        etcd,
+        clock: Arc::clone(clock),
+        progress: progress.clone(),
+        broker: Arc::new(broker),
+        metrics: parts.membership_metrics.clone(),
+    };
+    Ok(membership::start(identity, works_with, tasks))
+}
+
+fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, core: &Core, tasks: &Tasks) {
+    let pace =
+        Pace { tick: settings.tick, tick_idle: (cluster.window * 3 / 10).max(settings.tick), loop_count: settings.claim_loops };
+    let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
+    for index in 0..settings.claim_loops {
+        let claimer = Claimer::new(
+            index,
+            Arc::clone(&core.shared),
+            claimer::Parts {
+                pace,
+                settings: rules,
+                standing: core.membership.standing(),
+                progress: core.progress.clone(),
+                wheel: core.wheel.clone(),
+                draining: tasks.draining.clone(),
+                claims: Claims::new(&parts.postgres),
+            },
+        );
+        tasks.spawn("claim", claimer.run());
+    }
+}
+
+fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
+    let undone = Arc::new(Undone::default());
+    let settler = Settler {
+        settles: Settles::new(&parts.postgres, parts.node),
+        reports: Arc::clone(&core.publisher.reports),
+        undone: Arc::clone(&undone),
+        metrics: parts.metrics.clone(),
+        stopping: tasks.stopping.clone(),
+    };
+    tasks.spawn("settle", settler.run());
+    let adopter = Adopter {
+        adoptions: Adoptions::new(&parts.postgres, parts.node),
+        holdings: Arc::clone(&core.holdings),
+        publisher: Arc::clone(&core.publisher),
+        gate: Arc::clone(&core.gate),
+        undone,
+        wheel: core.wheel.clone(),
+        metrics: parts.metrics.clone(),
+        adopt_now: core.membership.adopt_now(),
+        stopping: tasks.stopping.clone(),
+        unknown_before: HashSet::new(),
+        to_load: Vec::new(),
+        to_free: Vec::new(),
+        standing: core.membership.standing(),
+    };
+    tasks.spawn("adopt", adopter.run());
+    let topic_keeper = TopicKeeper {
+        shared: Arc::clone(&core.shared),
+        publisher: Arc::clone(&core.publisher),
+        topics: parts.topics.clone(),
+        silence_max: SILENCE_MAX,
+        standing: core.membership.standing(),
+        stopping: tasks.stopping.clone(),
+    };
+    tasks.spawn("topics", topic_keeper.run());
+}
+
+fn start_intake(settings: &Settings, parts: &Parts, cluster: ClusterSettings, core: &Core, tasks: &Tasks) -> Intake {
+    let bounds = intake::Bounds { tasks_max: settings.bounds.submit_queue_tasks, bytes_max: settings.bounds.submit_queue_bytes };
+    let stopping: CancellationToken = tasks.stopping.clone();
+    let (intake, lane) = Intake::new(
+        bounds,
+        LaneParts {
+            node: parts.node,
+            shared: Arc::clone(&core.shared),
+            submits: Submits::new(&parts.postgres, parts.node),
+            leaves: Arc::clone(&core.leaves),
+            wheel: core.wheel.clone(),
+            window: cluster.window,
+            slack: SLACK,
+            stopping,
+        },
+    );
+    tasks.spawn("submit", lane.run());
+    intake
+}

@@ -1,0 +1,107 @@
+//! The task of a command line as the JSON of a submit. The node checks it: here is only what the node would not see.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use super::args;
+
+/// No node takes a larger body.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+#[derive(Serialize, Default)]
+struct Draft<'a> {
+    topic: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_at: Option<NumberOrText<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<NumberOrText<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    tombstone: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "headers")]
+    headers: &'a [(String, String)],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+/// Digits are a number, as the API has them; the node says what is wrong with other text.
+struct NumberOrText<'a>(&'a str);
+
+impl Serialize for NumberOrText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.trim().parse::<i64>() {
+            Ok(number) => serializer.serialize_i64(number),
+            Err(_text) => serializer.serialize_str(self.0),
+        }
+    }
+}
+
+/// As they were given: of a name that is there twice the node says so.
+fn headers<S: Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(headers.iter().map(|(name, value)| (name, value)))
+}
+
+/// The body of the submit, or what is wrong with the command line.
+pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
+    let file = match &args.payload.payload_file {
+        Some(path) => Some(bytes_of(path).await?),
+        None => None,
+    };
+    let json = args.payload.payload.as_deref().map(json_of).transpose()?;
+    let text_of_file = file.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let draft = Draft {
+        topic: &args.topic,
+        due_at: args.due.due_at.as_deref().map(NumberOrText),
+        delay: args.due.delay.as_deref().map(NumberOrText),
+        payload: json,
+        payload_text: args.payload.payload_text.as_deref().or(text_of_file),
+        payload_base64: file.as_deref().filter(|_| text_of_file.is_none()).map(|bytes| STANDARD.encode(bytes)),
+        tombstone: args.payload.tombstone,
+        key: args.key.as_deref(),
+        key_base64: args.key_base64.as_deref(),
+        headers: &args.headers,
+        name: args.name.as_deref(),
+    };
+    serde_json::to_vec(&draft).map_err(|error| format!("put the task into JSON: {error}"))
+}
+
+fn json_of(text: &str) -> Result<&RawValue, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("--payload is not JSON: {error}; for text that is published as it is, use --payload-text"))
+}
+
+async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
+    let read = if path.as_os_str() == "-" {
+        read_all(tokio::io::stdin()).await
+    } else {
+        match tokio::fs::File::open(path).await {
+            Ok(file) => read_all(file).await,
+            Err(error) => Err(error),
+        }
+    };
+    let bytes = read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
+        return Err(format!("{} has over 1 GiB, more than any node takes (--payload-file)", path.display()));
+    }
+    Ok(bytes)
+}
+
+async fn read_all(source: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}

@@ -1,0 +1,96 @@
+//! A task as a node answers it, and as people read it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// A task as it is answered.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub struct Task {
+    pub id: String,
+    pub topic: String,
+    pub name: Option<String>,
+    pub key: Option<String>,
+    pub key_base64: Option<String>,
+    pub due_at: String,
+    pub state: String,
+    pub attempt: Option<i64>,
+    pub receipt: Option<Receipt>,
+    pub headers: BTreeMap<String, String>,
+    #[serde(deserialize_with = "given")]
+    pub payload: Option<Box<RawValue>>,
+    pub payload_text: Option<String>,
+    pub payload_base64: Option<String>,
+    pub tombstone: bool,
+    pub reason: Option<String>,
+}
+
+/// A payload of null is one.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+#[derive(Deserialize, Debug)]
+pub struct Receipt {
+    pub partition: i64,
+    pub offset: i64,
+    pub published_at: String,
+    pub lateness_ms: i64,
+}
+
+impl Task {
+    /// A task, a line for each thing that is known of it.
+    pub fn lines(&self) -> String {
+        let mut lines = String::new();
+        let mut line = |name: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                // Writing to a string cannot fail.
+                writeln!(lines, "{name:<12}{}", printable(value)).ok();
+            }
+        };
+        line("id", Some(&self.id));
+        line("topic", Some(&self.topic));
+        line("name", self.name.as_deref());
+        line("due", Some(&self.due_at));
+        line("state", Some(&self.state));
+        line("attempt", self.attempt.map(|attempt| attempt.to_string()).as_deref());
+        line("reason", self.reason.as_deref());
+        if let Some(receipt) = &self.receipt {
+            line("published", Some(&format!("{} ({} ms after its due time)", receipt.published_at, receipt.lateness_ms)));
+            line("partition", Some(&receipt.partition.to_string()));
+            line("offset", Some(&receipt.offset.to_string()));
+        }
+        line("key", self.key.as_deref());
+        line("key base64", self.key_base64.as_deref());
+        for (name, value) in &self.headers {
+            line("header", Some(&format!("{name}={value}")));
+        }
+        line("payload", self.payload.as_deref().map(|payload| payload.get()).or(self.payload_text.as_deref()));
+        line("  in base64", self.payload_base64.as_deref());
+        line("payload", self.tombstone.then_some("none: a tombstone"));
+        lines.truncate(lines.trim_end().len());
+        lines
+    }
+}
+
+/// What comes from a payload or a key could steer a terminal.
+fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let is_harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut safe, c| {
+            if is_harmless(c) {
+                safe.push(c)
+            } else {
+                safe.extend(c.escape_default())
+            }
+            safe
+        })
+        .into()
+}

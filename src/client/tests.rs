@@ -1,0 +1,139 @@
+//! The clients against the API, over a model of a node's service.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::Parser;
+use tokio::net::TcpListener;
+
+use super::answer::{Answer, Ending, Exit};
+use super::call::{Method, call};
+use super::{args, draft, print};
+use crate::api;
+use crate::node::service::Service;
+use crate::shutdown::Tasks;
+use crate::telemetry::Registry;
+
+#[derive(Parser)]
+enum Line {
+    Submit(Box<args::Submit>),
+    Show(args::Show),
+}
+
+fn submit_args(line: &str) -> Result<args::Submit, clap::Error> {
+    let words = ["punctual", "submit", "--topic"].into_iter().chain(line.split(' '));
+    Line::try_parse_from(words).map(|line| match line {
+        Line::Submit(args) => *args,
+        Line::Show(_) => panic!("this is a submit"),
+    })
+}
+
+async fn node() -> args::Node {
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let mut registry = Registry::default();
+    let metrics = api::Metrics::register(&mut registry);
+    let api = api::Api::new(Service::default(), api::Settings::default(), metrics, Arc::new(registry));
+    let tasks = Tasks::default();
+    tasks.spawn("api", api::serve(listener, api, tasks.clone()));
+    args::Node { url: format!("http://{address}/"), json: false, timeout: 30 }
+}
+
+async fn submit(node: &args::Node, line: &str) -> Answer {
+    let body = draft::body_of(&submit_args(line).unwrap()).await.unwrap();
+    call(node, Method::Post(body), "/v1/tasks").await.unwrap()
+}
+
+#[tokio::test]
+async fn a_task_is_submitted_shown_and_cancelled() {
+    let node = node().await;
+    let answer = submit(&node, "t --due-at 2030-01-31T09:30:00Z --payload [1] --key k --header a=b=c --name n").await;
+    let line = print::submitted(&answer).unwrap();
+    let (id, rest) = line.split_at(36);
+    assert_eq!(rest, "  submitted, scheduled, due 2030-01-31T09:30:00.000Z to t");
+    let shown = print::shown(&call(&node, Method::Get, &format!("/v1/tasks/{id}")).await.unwrap()).unwrap();
+    for line in
+        ["id          ", "name        n", "key         k", "header      a=b=c", "payload     [1]", "state       scheduled"]
+    {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line} in\n{shown}");
+    }
+    let cancelled = call(&node, Method::Delete, &format!("/v1/tasks/{id}")).await.unwrap();
+    assert_eq!(print::cancelled(&cancelled).unwrap(), format!("{id}  cancelled"));
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_exit_code() {
+    let node = node().await;
+    for (line, exit) in [
+        ("no-such-topic --delay 1h --payload 1", Exit::Refused),
+        ("t --delay 1month --payload 1", Exit::Refused),
+        ("t --delay -1 --payload 1", Exit::Refused),
+        ("full --delay 1h --payload 1", Exit::NothingDone),
+        ("away --delay 1h --payload 1", Exit::NothingDone),
+        ("lost --delay 1h --payload 1", Exit::Unknown),
+    ] {
+        let answer = submit(&node, line).await;
+        assert_eq!(answer.problem().unwrap().exit(), exit, "{line}");
+    }
+    let published = submit(&node, "published --delay 1000 --payload-text x").await;
+    let path = format!("/v1/tasks/{}", published.read::<super::task::Task>().unwrap().id);
+    let too_late = call(&node, Method::Delete, &path).await.unwrap().problem().unwrap().ending();
+    assert_eq!(too_late.exit, Exit::TooLate);
+    assert!(too_late.text.contains("partition   1"), "{}", too_late.text);
+    let unknown = call(&node, Method::Get, "/v1/tasks/01b9774e-55c0-8003-8000-000000000007").await.unwrap();
+    assert_eq!(unknown.problem().unwrap().exit(), Exit::NotFound);
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_has_done_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let nowhere = args::Node { url, json: false, timeout: 30 };
+    let ending = call(&nowhere, Method::Get, "/livez").await.unwrap_err();
+    assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
+    let no_url = args::Node { url: "localhost:7070".to_owned(), ..nowhere };
+    assert_eq!(call(&no_url, Method::Get, "/livez").await.unwrap_err().exit, Exit::Usage);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_leaves_it_unknown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let silent = args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: 1 };
+    let ending = call(&silent, Method::Get, "/livez").await.unwrap_err();
+    assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
+    assert_eq!(Ending::new(Exit::Unknown, "").advise_show().exit, Exit::NothingDone);
+}
+
+#[test]
+fn a_command_line_says_when_and_what_exactly_once() {
+    for line in [
+        "t --payload 1",
+        "t --delay 1h",
+        "t --delay 1h --due-at 2030-01-31T09:30:00Z --payload 1",
+        "t --delay 1h --payload 1 --payload-text 1",
+        "t --delay 1h --payload 1 --key a --key-base64 YQ==",
+        "t --delay 1h --payload 1 --header a",
+    ] {
+        assert_eq!(submit_args(line).unwrap_err().exit_code(), 2, "{line}");
+    }
+    let shown = Line::try_parse_from(["punctual", "show", "17"]);
+    assert!(shown.err().unwrap().to_string().contains("UUID"));
+}
+
+#[tokio::test]
+async fn a_file_is_sent_byte_for_byte() {
+    let path = std::env::temp_dir().join(format!("punctual-client-test-{}", std::process::id()));
+    for (bytes, member) in [(b"text\n".as_slice(), r#""payload_text":"text\n""#), (b"\xff\x00", r#""payload_base64":"/wA=""#)] {
+        std::fs::write(&path, bytes).unwrap();
+        let args = submit_args(&format!("t --delay 5 --payload-file {}", path.display())).unwrap();
+        let body = String::from_utf8(draft::body_of(&args).await.unwrap()).unwrap();
+        assert_eq!(body, format!(r#"{{"topic":"t","delay":5,{member}}}"#));
+    }
+    std::fs::remove_file(&path).unwrap();
+    let args = submit_args("t --delay 5 --payload {x}").unwrap();
+    assert!(draft::body_of(&args).await.unwrap_err().contains("--payload-text"));
+}

@@ -1,0 +1,113 @@
+//! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every problem is reported at once.
+
+mod args;
+mod host;
+mod migration;
+mod properties;
+mod reader;
+mod secret;
+mod settings;
+mod units;
+mod version;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+pub use self::migration::{LEAVES_MAX, MigrationSettings};
+pub use self::reader::Problem;
+pub use self::secret::Secret;
+pub use self::settings::{Bounds, Kafka, Retention, Settings};
+pub use self::version::{COMMIT, RELEASE};
+use crate::client::args as client;
+use crate::telemetry::logging;
+
+/// What the program was asked to do.
+#[derive(Debug)]
+pub struct Invocation {
+    pub command: Command,
+    pub log: logging::Settings,
+}
+
+#[derive(Debug)]
+pub enum Command {
+    Serve(Box<Settings>),
+    Migrate(Box<MigrationSettings>),
+    Submit(Box<client::Submit>),
+    Show(client::Show),
+    Cancel(client::Cancel),
+}
+
+/// Why there is nothing to do.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Wrong usage, or `--help` and `--version`, which end here, too.
+    Usage(clap::Error),
+    /// The command line was understood, but its settings are wrong; at least one.
+    Problems(Vec<Problem>),
+}
+
+impl Refusal {
+    /// Says it, each problem in a line of its own, and gives the exit code: 2, but 0 after `--help` and `--version`.
+    pub fn report(&self) -> ExitCode {
+        let (said, code) = match self {
+            Self::Usage(error) => (error.print(), u8::try_from(error.exit_code()).unwrap_or(2)),
+            Self::Problems(problems) => (say(problems), 2),
+        };
+        // Nobody listens any more: there is no one left to tell, but the exit code can.
+        if said.is_err() { ExitCode::from(2) } else { ExitCode::from(code) }
+    }
+}
+
+fn say(problems: &[Problem]) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
+}
+
+/// Reads the command line and the environment. `check` says what the modules that are to use a node's settings find wrong with them.
+pub fn read(words: impl IntoIterator<Item = OsString>, check: impl Fn(&Settings) -> Vec<Problem>) -> Result<Invocation, Refusal> {
+    interpret(command(), words, &host::Host::here(), check)
+}
+
+fn interpret(
+    mut command: clap::Command,
+    words: impl IntoIterator<Item = OsString>,
+    host: &host::Host<'_>,
+    check: impl Fn(&Settings) -> Vec<Problem>,
+) -> Result<Invocation, Refusal> {
+    let matches = command.try_get_matches_from_mut(words).map_err(Refusal::Usage)?;
+    let cli = args::Cli::from_arg_matches(&matches).map_err(|error| Refusal::Usage(error.format(&mut command)))?;
+    let mut problems = Vec::new();
+    let log = logging::Settings::new(&cli.log.log, &cli.log.log_format)
+        .map_err(|wrong| problems.push(Problem { flag: wrong.flag, text: wrong.text }))
+        .ok();
+    let command = match cli.command {
+        args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
+            let found = check(&settings);
+            if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
+        }),
+        args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
+        args::Words::Submit(args) => Ok(Command::Submit(Box::new(args))),
+        args::Words::Show(args) => Ok(Command::Show(args)),
+        args::Words::Cancel(args) => Ok(Command::Cancel(args)),
+    };
+    match (command, log) {
+        (Ok(command), Some(log)) => Ok(Invocation { command, log }),
+        (command, _) => {
+            problems.extend(command.err().unwrap_or_default());
+            Err(Refusal::Problems(problems))
+        }
+    }
+}
+
+/// The parser. Values of variables are kept out of the help: one of them is a password.
+fn command() -> clap::Command {
+    args::Cli::command()
+        .mut_args(|arg| arg.hide_env_values(true))
+        .mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+}

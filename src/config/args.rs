@@ -1,0 +1,251 @@
+//! The command line as it is written. Values stay text here; [`super::settings`] and [`super::migration`] say what they mean. The comments on the fields are
+//! the manual that `--help` prints.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::secret::Secret;
+use crate::client::args as client;
+
+/// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
+///
+/// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time are written like 200ms, 30s, 1h 30m or 7d; sizes like
+/// 16MiB, 1GiB or a number of bytes. All times of a cluster are those of Postgres's clock.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+#[derive(Parser, Debug)]
+#[command(name = "punctual", version, long_version = super::version::VERSION, max_term_width = 110, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub command: Words,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum Words {
+    /// Runs a node: takes tasks over REST and publishes each at its due time.
+    ///
+    /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the node claims no more, publishes and settles what it holds,
+    /// and leaves.
+    Serve(Box<Serve>),
+    /// Brings the database's schema up to date, and sets what all nodes of a cluster share.
+    ///
+    /// Can be repeated at any time. Settings that are not given keep their stored values; at the first migration they get their defaults. Nodes take up
+    /// changed settings at their next start.
+    Migrate(Migrate),
+    /// Submits a task to a node.
+    Submit(client::Submit),
+    /// Shows a task: its state, and its receipt once it was published.
+    Show(client::Show),
+    /// Cancels a task and prints the verdict.
+    Cancel(client::Cancel),
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Logs (to stderr)")]
+pub(super) struct Log {
+    /// What is logged: a level (error, warn, info, debug, trace), or a filter such as info,punctual::node=debug.
+    ///
+    /// Payloads and keys are never logged.
+    #[arg(long, global = true, env = "PUNCTUAL_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+    /// How a line looks: text or json.
+    #[arg(long, global = true, env = "PUNCTUAL_LOG_FORMAT", value_name = "text|json", default_value = "text")]
+    pub log_format: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Postgres")]
+pub(super) struct Database {
+    /// Where the tasks are kept: postgres://user:password@host:port/database. Required, here or as a file.
+    ///
+    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP. Percent-encode special characters of the password. Whoever may list the
+    /// processes of this machine sees flags: prefer the variable or the file.
+    #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
+    pub database_url: Option<Secret>,
+    /// A file that holds the URL instead, and nothing else.
+    #[arg(long, env = "PUNCTUAL_DATABASE_URL_FILE", value_name = "FILE")]
+    pub database_url_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    pub database: Database,
+    #[command(flatten)]
+    pub schema: Schema,
+    #[command(flatten)]
+    pub kafka: Kafka,
+    #[command(flatten)]
+    pub node: Node,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub retention: Retention,
+    #[command(flatten)]
+    pub bounds: Bounds,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Postgres")]
+pub(super) struct Schema {
+    /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the flag alone means true.
+    ///
+    /// Without it, a node refuses to start on a schema that is not its own version's. With it, the node's database user needs the rights to change the
+    /// schema.
+    #[arg(
+        long, env = "PUNCTUAL_AUTO_MIGRATE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
+        default_missing_value = "true"
+    )]
+    pub auto_migrate: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Kafka")]
+pub(super) struct Kafka {
+    /// Bootstrap servers, host:port, comma-separated. Required.
+    #[arg(long = "kafka", env = "PUNCTUAL_KAFKA", value_name = "SERVERS")]
+    pub bootstrap: Option<String>,
+    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value.
+    ///
+    /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence.
+    #[arg(long = "kafka-property", value_name = "K=V")]
+    pub properties: Vec<Secret>,
+    /// What the variable says; not a flag for people.
+    #[arg(long = "kafka-properties", env = "PUNCTUAL_KAFKA_PROPERTIES", value_name = "K=V,K=V", hide = true)]
+    pub property_list: Option<Secret>,
+    /// A file of such properties, one key=value a line; lines that start with # are comments. For secrets.
+    #[arg(long = "kafka-properties-file", env = "PUNCTUAL_KAFKA_PROPERTIES_FILE", value_name = "FILE")]
+    pub properties_file: Option<PathBuf>,
+    /// How long the producer gathers records into one request. From 0s to 1s.
+    ///
+    /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a millisecond.
+    #[arg(long, env = "PUNCTUAL_LINGER", value_name = "SPAN", default_value = "500us")]
+    pub linger: String,
+    /// After this long without an acknowledgement a record's task is deferred: it is tried again later, as a new attempt. From 1s to 10m.
+    #[arg(long, env = "PUNCTUAL_PUBLISH_DEADLINE", value_name = "SPAN", default_value = "30s")]
+    pub publish_deadline: String,
+    /// A topic that Kafka has denied for so long without a break is given up on: its tasks become dead letters. From 1s to 30d.
+    #[arg(long, env = "PUNCTUAL_TOPIC_DENIAL_MAX", value_name = "SPAN", default_value = "5m")]
+    pub topic_denial_max: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "The node and its cluster")]
+pub(super) struct Node {
+    /// Where the REST API listens: address:port. Port 0 takes a free one.
+    ///
+    /// There is no authentication yet: beyond loopback, keep it behind something that has one. The node warns about it.
+    #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
+    pub listen: String,
+    /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is the only one and owns all shards.
+    #[arg(long, env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
+    pub etcd: Option<String>,
+    /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
+    #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
+    pub cluster: String,
+    /// This node's name, for people; ids are made anew at every start. 1 to 255 characters. [default: the host's name]
+    #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// The URL under which people and other nodes reach this node's API. [default: http:// and what --listen says]
+    #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
+    pub advertise: Option<String>,
+    /// After how long without a sign of life a node counts as stale; take-over follows within about this and a second. From 1s to 60s.
+    #[arg(long, env = "PUNCTUAL_SESSION_TTL", value_name = "SPAN", default_value = "3s")]
+    pub session_ttl: String,
+    /// After SIGTERM, how long a node goes on to publish and settle what it holds. The rest is adopted by other nodes. From 0s to 1h.
+    #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "SPAN", default_value = "30s")]
+    pub drain_timeout: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Timing")]
+pub(super) struct Timing {
+    /// Tasks due within one such slice are published together, at its end: never early, up to a slice later. From 1ms to 1s.
+    ///
+    /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
+    #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]
+    pub precision: String,
+    /// How often due tasks are claimed. From 1ms to 1s; shorter than the window.
+    ///
+    /// Lateness does not depend on it as long as the window is longer than the tick and the slowest claim together.
+    #[arg(long, env = "PUNCTUAL_TICK", value_name = "SPAN", default_value = "20ms")]
+    pub tick: String,
+    /// Loops (and connections) that claim, each for its part of the node's shards. From 1 to 16.
+    #[arg(long, env = "PUNCTUAL_CLAIM_LOOPS", value_name = "COUNT", default_value = "2")]
+    pub claim_loops: String,
+    /// How far ahead a task may be due; beyond it is refused. From 1s to 36500d.
+    #[arg(long, env = "PUNCTUAL_DELAY_MAX", value_name = "SPAN", default_value = "1825d")]
+    pub delay_max: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Retention")]
+pub(super) struct Retention {
+    /// How long receipts (the execlog) can be looked up. From 1h to 3650d; dropped by the day.
+    #[arg(long, env = "PUNCTUAL_RECEIPT_RETENTION", value_name = "SPAN", default_value = "7d")]
+    pub receipt_retention: String,
+    /// How long payloads are kept once they are settled. From 0s to 30d; dropped by the hour.
+    #[arg(long, env = "PUNCTUAL_PAYLOAD_RETENTION", value_name = "SPAN", default_value = "1h")]
+    pub payload_retention: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Bounds (of this node)")]
+pub(super) struct Bounds {
+    /// Tasks claimed and not yet settled. At the bound, claims pause. From 1000 to 10000000.
+    #[arg(long, env = "PUNCTUAL_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "100000")]
+    pub in_flight_tasks: String,
+    /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
+    #[arg(long, env = "PUNCTUAL_IN_FLIGHT_BYTES", value_name = "SIZE", default_value = "256MiB")]
+    pub in_flight_bytes: String,
+    /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to 10000000; at most --in-flight-tasks.
+    #[arg(long, env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "50000")]
+    pub topic_in_flight_tasks: String,
+    /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After. From 1000 to 10000000.
+    #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE", value_name = "COUNT", default_value = "20000")]
+    pub submit_queue: String,
+    /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
+    #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE_BYTES", value_name = "SIZE", default_value = "64MiB")]
+    pub submit_queue_bytes: String,
+    /// Cancels that wait for their statement. At the bound, 503 with Retry-After. From 100 to 1000000.
+    #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
+    pub cancel_queue: String,
+    /// A request's body; a larger one gets 413. From 1KiB to 1GiB.
+    #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
+    pub body_max: String,
+    /// Requests in progress. At the bound, 503 with Retry-After. From 1 to 1000000.
+    #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
+    pub requests_max: String,
+    /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to 1000000.
+    #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
+    pub connections_max: String,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Migrate {
+    #[command(flatten)]
+    pub database: Database,
+    #[command(flatten)]
+    pub cluster: ClusterWide,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Settings of the whole cluster (stored in the database)")]
+pub(super) struct ClusterWide {
+    /// Slices of the tasks, the unit in which nodes share the work: a power of two from 1 to 4096. Never changes. [default at first: 64]
+    #[arg(long, env = "PUNCTUAL_SHARDS", value_name = "COUNT")]
+    pub shards: Option<String>,
+    /// How much due time one partition of the table `task` spans; no longer than a checkpoint interval of Postgres. From 1s to 1d. Never changes.
+    /// [default at first: 15m]
+    #[arg(long, env = "PUNCTUAL_LEAF", value_name = "SPAN")]
+    pub leaf: Option<String>,
+    /// How far ahead tasks are kept in those partitions; what is due later waits in `task_far`. From 1s to 300d; at most 300 leaves. [default at first: 3d]
+    #[arg(long, env = "PUNCTUAL_HORIZON", value_name = "SPAN")]
+    pub horizon: Option<String>,
+    /// How far ahead of its due time a task is claimed into a node's memory; from then on it cannot be cancelled. From 20ms to 10s. [default at first: 200ms]
+    #[arg(long, env = "PUNCTUAL_WINDOW", value_name = "SPAN")]
+    pub window: Option<String>,
+}

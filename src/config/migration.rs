@@ -1,0 +1,65 @@
+//! Settings of a migration, as meant.
+
+use std::time::Duration;
+
+use super::args;
+use super::host::Host;
+use super::reader::{Limits, Problem, Reader};
+use super::secret::Secret;
+use crate::domain::ShardCount;
+
+/// At most so many leaves up to the horizon: each costs every plan that cannot rule it out.
+pub const LEAVES_MAX: u32 = 300;
+
+/// What a migration is told. `None`: keep what is stored, or take the default when nothing is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MigrationSettings {
+    pub database_url: Secret,
+    pub shards: Option<ShardCount>,
+    /// Whole milliseconds, as all three.
+    pub leaf: Option<Duration>,
+    pub horizon: Option<Duration>,
+    pub window: Option<Duration>,
+}
+
+const LEAF: Limits = Limits { flag: "--leaf", from: "1s", to: "1d" };
+const HORIZON: Limits = Limits { flag: "--horizon", from: "1s", to: "300d" };
+const WINDOW: Limits = Limits { flag: "--window", from: "20ms", to: "10s" };
+
+/// What `args` mean on `host`, or everything that is wrong with them.
+pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSettings, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let settings = MigrationSettings {
+        database_url: host.database_url(&args.database, &mut reader),
+        shards: shards(args.cluster.shards.as_deref(), &mut reader),
+        leaf: span(LEAF, args.cluster.leaf.as_deref(), &mut reader),
+        horizon: span(HORIZON, args.cluster.horizon.as_deref(), &mut reader),
+        window: span(WINDOW, args.cluster.window.as_deref(), &mut reader),
+    };
+    // With one of the two only, the stored value or the default of the other decides: that is checked where it is known.
+    if let (Some(leaf), Some(horizon)) = (settings.leaf, settings.horizon)
+        && reader.took(LEAF.flag)
+        && reader.took(HORIZON.flag)
+        && horizon > leaf.saturating_mul(LEAVES_MAX)
+    {
+        reader.problem(HORIZON.flag, format!("more than {LEAVES_MAX} leaves (--leaf) up to it"));
+    }
+    reader.finish(settings)
+}
+
+fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {
+    let text = text.map(str::trim).filter(|text| !text.is_empty())?;
+    let count = text.parse::<u64>().map_err(|_not_a_number| ()).and_then(|count| ShardCount::new(count).map_err(|_not_one| ()));
+    if count.is_err() {
+        reader.problem("--shards", format!("`{text}` is not a power of two from 1 to 4096"));
+    }
+    count.ok()
+}
+
+fn span(limits: Limits, text: Option<&str>, reader: &mut Reader) -> Option<Duration> {
+    let text = text.map(str::trim).filter(|text| !text.is_empty())?;
+    Some(reader.whole_millis(limits, text))
+}
+
+#[cfg(test)]
+pub(super) const ALL_LIMITS: [Limits; 3] = [LEAF, HORIZON, WINDOW];

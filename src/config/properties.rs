@@ -1,0 +1,91 @@
+//! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not decided here: `kafka` knows them.
+
+use super::reader::Reader;
+use super::secret::Secret;
+
+pub(super) const FLAG: &str = "--kafka-property";
+const FILE_FLAG: &str = "--kafka-properties-file";
+const VARIABLE: &str = "--kafka-property (PUNCTUAL_KAFKA_PROPERTIES)";
+
+/// Properties as written, from everywhere they can be written.
+#[derive(Debug)]
+pub(super) struct Sources<'a> {
+    /// One `k=v` each.
+    pub flags: &'a [Secret],
+    /// `k=v,k=v`
+    pub variable: Option<&'a Secret>,
+    /// One `k=v` a line; empty lines, and lines that start with `#`, say nothing.
+    pub file: Option<&'a Secret>,
+}
+
+/// All properties. A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
+pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<(String, Secret)> {
+    let flags = sources.flags.iter().map(|pair| (FLAG, pair.expose()));
+    let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, pair));
+    let lines = sources.file.iter().flat_map(|file| file.expose().lines()).map(|pair| (FILE_FLAG, pair));
+    let mut properties: Vec<(String, Secret)> = Vec::new();
+    for (flag, pair) in flags.chain(variable).chain(lines.filter(|(_, line)| !is_silent(line))) {
+        // The text is not repeated: it may be a password without its key.
+        let Some((key, value)) = pair.split_once('=') else {
+            reader.problem(
+                flag,
+                "one of the properties is not of the form key=value (a value with commas goes into a flag or the file)",
+            );
+            continue;
+        };
+        let key = key.trim();
+        if key.is_empty() {
+            reader.problem(flag, "a property has an empty key");
+        } else if properties.iter().any(|(known, _)| known == key) {
+            reader.problem(flag, format!("`{key}` is given twice"));
+        } else {
+            properties.push((key.to_owned(), Secret::from(value.trim())));
+        }
+    }
+    properties
+}
+
+fn is_silent(line: &str) -> bool {
+    let line = line.trim();
+    line.is_empty() || line.starts_with('#')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(flags: &[&str], variable: Option<&str>, file: Option<&str>) -> (Vec<(String, String)>, Vec<String>) {
+        let flags: Vec<Secret> = flags.iter().copied().map(Secret::from).collect();
+        let (variable, file) = (variable.map(Secret::from), file.map(Secret::from));
+        let mut reader = Reader::default();
+        let sources = Sources { flags: &flags, variable: variable.as_ref(), file: file.as_ref() };
+        let properties = read(&sources, &mut reader);
+        let problems = reader.finish(()).err().unwrap_or_default();
+        (
+            properties.into_iter().map(|(key, value)| (key, value.expose().to_owned())).collect(),
+            problems.iter().map(ToString::to_string).collect(),
+        )
+    }
+
+    #[test]
+    fn properties_come_from_flags_the_variable_and_the_file() {
+        let (properties, problems) = read_all(&["a=1,2"], Some("b=2,c = 3"), Some("# secret\n\nd=x=y\n"));
+        let expected = [("a", "1,2"), ("b", "2"), ("c", "3"), ("d", "x=y")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(properties, expected);
+        assert_eq!(problems, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_key_that_is_given_twice_is_a_problem() {
+        let (_, problems) = read_all(&["a=1", "=0"], Some("a=2"), None);
+        assert_eq!(problems.len(), 2);
+        assert!(problems[0].contains("empty key") && problems[1].contains("`a` is given twice"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_pair_without_an_equals_sign_is_a_problem_that_does_not_repeat_it() {
+        let (_, problems) = read_all(&["hunter2"], None, None);
+        assert_eq!(problems.len(), 1);
+        assert!(!problems[0].contains("hunter2"));
+    }
+}

@@ -1,0 +1,108 @@
+//! From settings as written to settings as meant: values are read one by one, and what is wrong with them is collected.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::units;
+
+/// One thing that is wrong with the settings, in words for the person who wrote them. It never holds a secret.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The flag, `--tick`.
+    pub flag: &'static str,
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.flag, self.text)
+    }
+}
+
+/// What a flag takes, both ends included, as its help says it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub flag: &'static str,
+    pub from: &'static str,
+    pub to: &'static str,
+}
+
+/// Collects problems while settings are read. What could not be read has a value that nobody gets to see.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    problems: Vec<Problem>,
+}
+
+impl Reader {
+    pub fn problem(&mut self, flag: &'static str, text: impl Into<String>) {
+        self.problems.push(Problem { flag, text: text.into() });
+    }
+
+    pub fn duration(&mut self, limits: Limits, text: &str) -> Duration {
+        self.bounded(limits, text, units::duration)
+    }
+
+    pub fn whole_millis(&mut self, limits: Limits, text: &str) -> Duration {
+        let span = self.duration(limits, text);
+        if !span.subsec_nanos().is_multiple_of(1_000_000) {
+            self.problem(limits.flag, format!("`{text}` is not a whole number of milliseconds"));
+        }
+        span
+    }
+
+    pub fn size(&mut self, limits: Limits, text: &str) -> usize {
+        self.bounded(limits, text, units::size)
+    }
+
+    pub fn count(&mut self, limits: Limits, text: &str) -> usize {
+        self.bounded(limits, text, units::count)
+    }
+
+    fn bounded<T>(&mut self, limits: Limits, text: &str, read: fn(&str) -> Result<T, String>) -> T
+    where
+        T: PartialOrd + Default,
+    {
+        let Limits { flag, from, to } = limits;
+        match (read(text), read(from), read(to)) {
+            (Ok(value), Ok(least), Ok(most)) if least <= value && value <= most => return value,
+            (Err(reason), ..) => self.problem(flag, reason),
+            _ => self.problem(flag, format!("`{text}` is out of bounds; it takes {from} to {to}")),
+        }
+        T::default()
+    }
+
+    /// True when nothing was wrong with the flag.
+    pub fn took(&self, flag: &str) -> bool {
+        self.problems.iter().all(|problem| problem.flag != flag)
+    }
+
+    /// `settings`, unless there was a problem.
+    pub fn finish<T>(self, settings: T) -> Result<T, Vec<Problem>> {
+        if self.problems.is_empty() { Ok(settings) } else { Err(self.problems) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Limits = Limits { flag: "--tick", from: "1ms", to: "1s" };
+
+    #[test]
+    fn both_ends_of_the_limits_are_taken() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.duration(TICK, "1ms"), Duration::from_millis(1));
+        assert_eq!(reader.duration(TICK, "1s"), Duration::from_secs(1));
+        assert!(reader.finish(()).is_ok());
+    }
+
+    #[test]
+    fn every_problem_is_kept_and_names_its_flag() {
+        let mut reader = Reader::default();
+        reader.duration(TICK, "2s");
+        reader.duration(TICK, "x");
+        let problems = reader.finish(()).unwrap_err();
+        assert_eq!(problems.len(), 2);
+        assert_eq!(problems[0].to_string(), "--tick: `2s` is out of bounds; it takes 1ms to 1s");
+    }
+}

@@ -1,0 +1,281 @@
+//! Settings of a node, as meant.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::args;
+use super::host::Host;
+use super::properties::{self, Sources};
+use super::reader::{Limits, Problem, Reader};
+use super::secret::Secret;
+
+/// A node's settings, within their bounds and consistent with each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    pub database_url: Secret,
+    pub auto_migrate: bool,
+    pub kafka: Kafka,
+    /// Endpoints; `None`: this node is the only one.
+    pub etcd: Option<Vec<String>>,
+    pub listen: SocketAddr,
+    pub cluster: String,
+    pub node_name: String,
+    /// A URL without a slash at its end. Its port is 0 when `listen`'s is: whoever binds it knows better.
+    pub advertise: String,
+    pub precision: Duration,
+    pub session_ttl: Duration,
+    pub drain_timeout: Duration,
+    pub tick: Duration,
+    pub claim_loops: usize,
+    pub delay_max: Duration,
+    pub retention: Retention,
+    pub bounds: Bounds,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kafka {
+    /// `host:port`, comma-separated.
+    pub bootstrap: String,
+    /// librdkafka's, each key once, none of those that Punctual sets itself.
+    pub properties: Vec<(String, Secret)>,
+    pub linger: Duration,
+    pub publish_deadline: Duration,
+    /// A topic that metadata has denied for so long is given up on.
+    pub topic_denial_max: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retention {
+    pub receipts: Duration,
+    pub payloads: Duration,
+}
+
+/// Bounds of one node: counts, and bytes where the name says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    pub in_flight_tasks: usize,
+    pub in_flight_bytes: usize,
+    pub topic_in_flight_tasks: usize,
+    pub submit_queue_tasks: usize,
+    pub submit_queue_bytes: usize,
+    pub cancel_queue: usize,
+    pub body_bytes_max: usize,
+    pub requests_max: usize,
+    pub connections_max: usize,
+}
+
+impl Settings {
+    /// What is allowed but should be known, one line each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.listen.ip().is_loopback() {
+            warnings.push(format!(
+                "listening on {}, beyond loopback, and there is no authentication yet: whoever reaches this address can submit, read and cancel tasks",
+                self.listen
+            ));
+        }
+        warnings
+    }
+}
+
+const fn limits(flag: &'static str, from: &'static str, to: &'static str) -> Limits {
+    Limits { flag, from, to }
+}
+
+const LINGER: Limits = limits("--linger", "0s", "1s");
+const PUBLISH_DEADLINE: Limits = limits("--publish-deadline", "1s", "10m");
+const TOPIC_DENIAL_MAX: Limits = limits("--topic-denial-max", "1s", "30d");
+const SESSION_TTL: Limits = limits("--session-ttl", "1s", "60s");
+const DRAIN_TIMEOUT: Limits = limits("--drain-timeout", "0s", "1h");
+const PRECISION: Limits = limits("--precision", "1ms", "1s");
+const TICK: Limits = limits("--tick", "1ms", "1s");
+const CLAIM_LOOPS: Limits = limits("--claim-loops", "1", "16");
+const DELAY_MAX: Limits = limits("--delay-max", "1s", "36500d");
+const RECEIPT_RETENTION: Limits = limits("--receipt-retention", "1h", "3650d");
+const PAYLOAD_RETENTION: Limits = limits("--payload-retention", "0s", "30d");
+const IN_FLIGHT_TASKS: Limits = limits("--in-flight-tasks", "1000", "10000000");
+const IN_FLIGHT_BYTES: Limits = limits("--in-flight-bytes", "1MiB", "1024GiB");
+const TOPIC_IN_FLIGHT_TASKS: Limits = limits("--topic-in-flight-tasks", "100", "10000000");
+const SUBMIT_QUEUE: Limits = limits("--submit-queue", "1000", "10000000");
+const SUBMIT_QUEUE_BYTES: Limits = limits("--submit-queue-bytes", "1MiB", "1024GiB");
+const CANCEL_QUEUE: Limits = limits("--cancel-queue", "100", "1000000");
+const BODY_MAX: Limits = limits("--body-max", "1KiB", "1GiB");
+const REQUESTS_MAX: Limits = limits("--requests-max", "1", "1000000");
+const CONNECTIONS_MAX: Limits = limits("--connections-max", "1", "1000000");
+
+/// What `args` mean on `host`, or everything that is wrong with them.
+pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let listen = listen(&args.node.listen, &mut reader);
+    let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
+    let settings = Settings {
+        database_url: host.database_url(&args.database, &mut reader),
+        auto_migrate: truth("--auto-migrate", &args.schema.auto_migrate, &mut reader),
+        kafka: kafka(&args.kafka, host, &mut reader),
+        etcd: etcd(args.node.etcd.as_deref(), &mut reader),
+        listen,
+        cluster: cluster(&args.node.cluster, &mut reader),
+        advertise: advertise(args.node.advertise.as_deref(), listen, &node_name, &mut reader),
+        node_name,
+        precision: reader.whole_millis(PRECISION, &args.timing.precision),
+        session_ttl: reader.duration(SESSION_TTL, &args.node.session_ttl),
+        drain_timeout: reader.duration(DRAIN_TIMEOUT, &args.node.drain_timeout),
+        tick: reader.duration(TICK, &args.timing.tick),
+        claim_loops: reader.count(CLAIM_LOOPS, &args.timing.claim_loops),
+        delay_max: reader.duration(DELAY_MAX, &args.timing.delay_max),
+        retention: retention(&args.retention, &mut reader),
+        bounds: bounds(&args.bounds, &mut reader),
+    };
+    reader.finish(settings)
+}
+
+fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
+    let bootstrap = args.bootstrap.as_deref().unwrap_or_default().trim();
+    if bootstrap.is_empty() {
+        reader.problem("--kafka", "required: the bootstrap servers, host:port (or PUNCTUAL_KAFKA)");
+    } else if let Some(wrong) = bootstrap.split(',').find(|server| !has_port(server.trim())) {
+        reader.problem("--kafka", format!("`{wrong}` is not host:port"));
+    }
+    let file = args.properties_file.as_deref().and_then(|path| host.read_secret("--kafka-properties-file", path, reader));
+    let sources = Sources { flags: &args.properties, variable: filled(args.property_list.as_ref()), file: file.as_ref() };
+    Kafka {
+        bootstrap: bootstrap.to_owned(),
+        properties: properties::read(&sources, reader),
+        linger: reader.duration(LINGER, &args.linger),
+        publish_deadline: reader.duration(PUBLISH_DEADLINE, &args.publish_deadline),
+        topic_denial_max: reader.duration(TOPIC_DENIAL_MAX, &args.topic_denial_max),
+    }
+}
+
+/// A variable that is set to nothing is not set.
+fn filled(secret: Option<&Secret>) -> Option<&Secret> {
+    secret.filter(|secret| !secret.expose().trim().is_empty())
+}
+
+fn etcd(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
+    let text = text.map(str::trim).filter(|text| !text.is_empty())?;
+    let endpoints: Vec<String> = text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
+    for endpoint in &endpoints {
+        let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://")).unwrap_or(endpoint);
+        if !has_port(place) {
+            reader.problem("--etcd", format!("`{endpoint}` is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
+        }
+    }
+    Some(endpoints)
+}
+
+/// `host:port`, with an IPv6 address in brackets.
+fn has_port(place: &str) -> bool {
+    let Some((host, port)) = place.rsplit_once(':') else { return false };
+    let is_host = if host.starts_with('[') { host.ends_with(']') } else { !host.contains(':') };
+    let is_clean = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?".contains(c));
+    is_host && is_clean && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+fn listen(text: &str, reader: &mut Reader) -> SocketAddr {
+    text.trim().parse().unwrap_or_else(|_not_an_address| {
+        reader.problem("--listen", format!("`{text}` is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070"));
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    })
+}
+
+fn cluster(text: &str, reader: &mut Reader) -> String {
+    let is_name =
+        (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if !is_name {
+        reader.problem("--cluster", format!("`{text}` is no name of a cluster; it takes 1 to 64 of a-z A-Z 0-9 . _ and -"));
+    }
+    text.to_owned()
+}
+
+fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut Reader) -> String {
+    let name = text.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&host.name);
+    if name.chars().count() > 255 || name.chars().any(char::is_control) {
+        reader.problem("--node-name", "it takes 1 to 255 characters, none of them a control character");
+    }
+    name.to_owned()
+}
+
+fn advertise(text: Option<&str>, listen: SocketAddr, node_name: &str, reader: &mut Reader) -> String {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+        // "All addresses" is none that a person could type: the host's name is the better guess.
+        return if listen.ip().is_unspecified() {
+            format!("http://{node_name}:{}", listen.port())
+        } else {
+            format!("http://{listen}")
+        };
+    };
+    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    if place.is_empty() || place.starts_with('/') || text.contains(char::is_whitespace) {
+        reader.problem("--advertise", format!("`{text}` is no URL; write it like http://node-1:7070"));
+    }
+    text.trim_end_matches('/').to_owned()
+}
+
+fn truth(flag: &'static str, text: &str, reader: &mut Reader) -> bool {
+    match text.trim() {
+        "true" | "1" | "yes" => true,
+        "false" | "0" | "no" | "" => false,
+        other => {
+            reader.problem(flag, format!("`{other}` is neither true nor false"));
+            false
+        }
+    }
+}
+
+fn retention(args: &args::Retention, reader: &mut Reader) -> Retention {
+    let receipts = reader.duration(RECEIPT_RETENTION, &args.receipt_retention);
+    let payloads = reader.duration(PAYLOAD_RETENTION, &args.payload_retention);
+    if reader.took(RECEIPT_RETENTION.flag) && payloads > receipts {
+        reader.problem(PAYLOAD_RETENTION.flag, "payloads cannot outlive the receipts that lead to them (--receipt-retention)");
+    }
+    Retention { receipts, payloads }
+}
+
+fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
+    let bounds = Bounds {
+        in_flight_tasks: reader.count(IN_FLIGHT_TASKS, &args.in_flight_tasks),
+        in_flight_bytes: reader.size(IN_FLIGHT_BYTES, &args.in_flight_bytes),
+        topic_in_flight_tasks: reader.count(TOPIC_IN_FLIGHT_TASKS, &args.topic_in_flight_tasks),
+        submit_queue_tasks: reader.count(SUBMIT_QUEUE, &args.submit_queue),
+        submit_queue_bytes: reader.size(SUBMIT_QUEUE_BYTES, &args.submit_queue_bytes),
+        cancel_queue: reader.count(CANCEL_QUEUE, &args.cancel_queue),
+        body_bytes_max: reader.size(BODY_MAX, &args.body_max),
+        requests_max: reader.count(REQUESTS_MAX, &args.requests_max),
+        connections_max: reader.count(CONNECTIONS_MAX, &args.connections_max),
+    };
+    if reader.took(IN_FLIGHT_TASKS.flag) && bounds.topic_in_flight_tasks > bounds.in_flight_tasks {
+        reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "one topic cannot have more in flight than the node (--in-flight-tasks)");
+    }
+    // Otherwise a task could be accepted that never fits.
+    for (limits, bytes) in [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)] {
+        if reader.took(limits.flag) && bytes < bounds.body_bytes_max {
+            reader.problem(limits.flag, "less than one request may hold (--body-max)");
+        }
+    }
+    bounds
+}
+
+#[cfg(test)]
+pub(super) const ALL_LIMITS: [Limits; 20] = [
+    LINGER,
+    PUBLISH_DEADLINE,
+    TOPIC_DENIAL_MAX,
+    SESSION_TTL,
+    DRAIN_TIMEOUT,
+    PRECISION,
+    TICK,
+    CLAIM_LOOPS,
+    DELAY_MAX,
+    RECEIPT_RETENTION,
+    PAYLOAD_RETENTION,
+    IN_FLIGHT_TASKS,
+    IN_FLIGHT_BYTES,
+    TOPIC_IN_FLIGHT_TASKS,
+    SUBMIT_QUEUE,
+    SUBMIT_QUEUE_BYTES,
+    CANCEL_QUEUE,
+    BODY_MAX,
+    REQUESTS_MAX,
+    CONNECTIONS_MAX,
+];

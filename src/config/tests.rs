@@ -1,0 +1,240 @@
+//! Settings as people write them, from the words on the command line to what a node is told.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::builder::Resettable;
+
+use super::host::Host;
+use super::*;
+
+const ENOUGH: [&str; 4] = ["--database-url", "postgres://me:hunter2@db/punctual", "--kafka", "broker:9092"];
+
+fn files(path: &Path) -> io::Result<String> {
+    match path.to_str() {
+        Some("url") => Ok("postgres://file@db/punctual\n".to_owned()),
+        Some("properties") => Ok("sasl.password=hunter2\n# a comment\nsecurity.protocol=SASL_SSL\n".to_owned()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// The parser without its variables: tests run with settings of their own in the environment.
+fn deaf() -> clap::Command {
+    let forget = |arg: clap::Arg| arg.env(Resettable::Reset);
+    command().mut_args(forget).mut_subcommands(|command| command.mut_args(forget))
+}
+
+fn invoke(words: &[&str]) -> Result<Command, Refusal> {
+    let words = std::iter::once("punctual").chain(words.iter().copied()).map(OsString::from);
+    let host = Host { name: "host-1".to_owned(), read_file: &files };
+    interpret(deaf(), words, &host, |_| Vec::new()).map(|invocation| invocation.command)
+}
+
+fn serve(words: &[&str]) -> Result<Settings, Vec<String>> {
+    match invoke(&[&["serve"], words].concat()) {
+        Ok(Command::Serve(settings)) => Ok(*settings),
+        Ok(other) => panic!("{other:?}"),
+        Err(Refusal::Problems(problems)) => Err(problems.iter().map(ToString::to_string).collect()),
+        Err(Refusal::Usage(error)) => panic!("{error}"),
+    }
+}
+
+fn serve_with(words: &[&str]) -> Result<Settings, Vec<String>> {
+    serve(&[&ENOUGH, words].concat())
+}
+
+fn migrate(words: &[&str]) -> Result<MigrationSettings, Vec<String>> {
+    match invoke(&[&["migrate", "--database-url", "postgres://db/punctual"], words].concat()) {
+        Ok(Command::Migrate(settings)) => Ok(*settings),
+        Err(Refusal::Problems(problems)) => Err(problems.iter().map(ToString::to_string).collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_two_required_settings_are_enough() {
+    let settings = serve(&ENOUGH).unwrap();
+    assert_eq!(settings.database_url.expose(), "postgres://me:hunter2@db/punctual");
+    assert_eq!(settings.kafka.bootstrap, "broker:9092");
+    assert_eq!(settings.etcd, None);
+    assert_eq!(settings.listen.to_string(), "127.0.0.1:7070");
+    assert_eq!((settings.node_name.as_str(), settings.advertise.as_str()), ("host-1", "http://127.0.0.1:7070"));
+    assert_eq!(settings.cluster, "punctual");
+    assert_eq!(settings.session_ttl, Duration::from_secs(3));
+    assert_eq!(settings.delay_max, Duration::from_hours(1825 * 24));
+    assert_eq!(settings.bounds.in_flight_bytes, 256 << 20);
+    assert_eq!(settings.kafka.linger, Duration::from_micros(500));
+    assert!(!settings.auto_migrate);
+    assert_eq!(settings.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let problems = serve(&["--tick", "5", "--etcd", "etcd", "--in-flight-bytes", "1KiB", "--listen", "localhost"]).unwrap_err();
+    let flags: BTreeSet<&str> = problems.iter().filter_map(|problem| problem.split(':').next()).collect();
+    let expected = ["--database-url", "--kafka", "--tick", "--etcd", "--in-flight-bytes", "--listen"];
+    assert_eq!(flags, BTreeSet::from(expected), "{problems:?}");
+    assert_eq!(problems.len(), expected.len(), "each once: {problems:?}");
+}
+
+#[test]
+fn a_wrong_log_setting_is_reported_together_with_the_others() {
+    let Err(Refusal::Problems(problems)) = invoke(&["serve", "--log", "punctual=loud=er", "--log-format", "xml"]) else {
+        panic!("it was taken")
+    };
+    let flags: Vec<&str> = problems.iter().map(|problem| problem.flag).collect();
+    assert_eq!(flags, ["--log", "--database-url", "--kafka"]);
+}
+
+#[test]
+fn what_the_modules_say_of_their_settings_is_a_problem_too() {
+    let words = ["punctual", "serve"].iter().chain(&ENOUGH).map(OsString::from);
+    let host = Host { name: "host-1".to_owned(), read_file: &files };
+    let problem = Problem { flag: "--kafka-property", text: "unknown".to_owned() };
+    let Err(Refusal::Problems(problems)) = interpret(deaf(), words, &host, |_| vec![problem.clone()]) else {
+        panic!("it was taken")
+    };
+    assert_eq!(problems, [problem]);
+}
+
+#[test]
+fn contradictions_are_problems() {
+    let problems = serve_with(&["--database-url-file", "url"]).unwrap_err();
+    assert!(problems[0].contains("given twice"), "{problems:?}");
+    for words in [
+        ["--topic-in-flight-tasks", "100001"],
+        ["--body-max", "100MiB"],
+        ["--payload-retention", "8d"],
+        ["--kafka-property", "nothing"],
+        ["--precision", "1500us"],
+    ] {
+        assert_eq!(serve_with(&words).map_err(|problems| problems.len()), Err(1), "{words:?}");
+    }
+}
+
+#[test]
+fn secrets_come_from_files_and_are_never_printed() {
+    let settings = serve(&["--database-url-file", "url", "--kafka", "b:1", "--kafka-properties-file", "properties"]).unwrap();
+    assert_eq!(settings.database_url.expose(), "postgres://file@db/punctual");
+    assert_eq!(settings.kafka.properties.len(), 2);
+    let settings = serve_with(&["--kafka-property", "sasl.password=hunter2"]).unwrap();
+    assert!(!format!("{settings:?}").contains("hunter2"));
+    let problems = serve_with(&["--database-url-file", "absent", "--kafka-property", "hunter2"]).unwrap_err();
+    assert!(!format!("{problems:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_problem() {
+    let problems = serve(&["--database-url-file", "absent", "--kafka", "b:1"]).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("--database-url-file: cannot read absent:"), "{problems:?}");
+}
+
+#[test]
+fn listening_beyond_loopback_is_warned_about_and_advertised_by_name() {
+    let settings = serve_with(&["--listen", "0.0.0.0:7070"]).unwrap();
+    assert_eq!(settings.warnings().len(), 1);
+    assert_eq!(settings.advertise, "http://host-1:7070");
+    assert!(serve_with(&["--listen", "[::1]:0"]).unwrap().warnings().is_empty());
+}
+
+#[test]
+fn endpoints_of_etcd_are_listed_with_or_without_a_scheme() {
+    let settings = serve_with(&["--etcd", "127.0.0.1:2379, https://etcd:2379/"]).unwrap();
+    assert_eq!(settings.etcd, Some(vec!["127.0.0.1:2379".to_owned(), "https://etcd:2379".to_owned()]));
+    assert_eq!(serve_with(&["--etcd", ""]).unwrap().etcd, None);
+}
+
+#[test]
+fn auto_migrate_is_a_flag_or_a_word() {
+    assert!(serve_with(&["--auto-migrate"]).unwrap().auto_migrate);
+    assert!(serve_with(&["--auto-migrate=true"]).unwrap().auto_migrate);
+    assert!(!serve_with(&["--auto-migrate=false"]).unwrap().auto_migrate);
+    assert!(serve_with(&["--auto-migrate=perhaps"]).is_err());
+}
+
+#[test]
+fn a_migration_keeps_what_it_is_not_told() {
+    let settings = migrate(&["--window", "500ms"]).unwrap();
+    assert_eq!((settings.shards, settings.leaf, settings.horizon), (None, None, None));
+    assert_eq!(settings.window, Some(Duration::from_millis(500)));
+}
+
+#[test]
+fn a_migration_refuses_what_no_cluster_can_have() {
+    assert_eq!(migrate(&["--shards", "63", "--leaf", "0s", "--window", "1m"]).unwrap_err().len(), 3);
+    assert_eq!(migrate(&["--leaf", "15m", "--horizon", "4d"]).unwrap_err().len(), 1);
+    assert!(migrate(&["--leaf", "1s", "--horizon", "300s"]).is_ok());
+}
+
+#[test]
+fn an_unknown_flag_ends_with_code_2_and_help_with_0() {
+    for (words, code) in [(["serve", "--nope"], 2), (["serve", "--help"], 0), (["migrate", "--help"], 0)] {
+        let Err(Refusal::Usage(error)) = invoke(&words) else { panic!("{words:?} was taken") };
+        assert_eq!(error.exit_code(), code);
+    }
+}
+
+#[test]
+fn the_command_line_is_well_formed() {
+    command().debug_assert();
+}
+
+/// Flag, variable, default and help of each setting of `serve` and `migrate`.
+fn manual() -> Vec<(String, String, String, String)> {
+    let cli = command();
+    let commands = cli.get_subcommands().filter(|command| ["serve", "migrate"].contains(&command.get_name()));
+    let own = commands.flat_map(clap::Command::get_arguments);
+    own.chain(cli.get_arguments())
+        .filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
+        .map(|arg| {
+            let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();
+            let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            (format!("--{}", arg.get_long().unwrap_or_default()), variable, default, text)
+        })
+        .collect()
+}
+
+#[test]
+fn the_manual_says_the_bounds_that_are_enforced() {
+    let manual = manual();
+    for limits in settings::ALL_LIMITS.into_iter().chain(migration::ALL_LIMITS) {
+        let (.., text) = manual.iter().find(|(flag, ..)| flag == limits.flag).expect(limits.flag);
+        let bounds = format!("From {} to {}", limits.from, limits.to);
+        assert!(text.contains(&bounds), "{}: its help does not say `{bounds}`", limits.flag);
+    }
+}
+
+#[test]
+fn every_setting_has_a_variable_named_like_it() {
+    for (flag, variable, ..) in manual() {
+        let expected = format!("PUNCTUAL{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase().replacen("", "_", 1));
+        // The repeatable flag stands for one property, its variable for the list of them.
+        assert!(variable == expected || flag == "--kafka-property", "{flag}: {variable}");
+    }
+}
+
+#[test]
+fn the_papers_list_every_setting_with_its_variable_and_default() {
+    let paper = include_str!("../../docs/operations.md");
+    for (flag, variable, default, _) in manual() {
+        let row =
+            paper.lines().find(|line| line.starts_with(&format!("| `{flag}`"))).unwrap_or_else(|| panic!("{flag} is missing"));
+        assert!(row.contains(&variable), "{row}");
+        assert!(default.is_empty() || row.contains(&format!("| `{default}` |")), "{row}: its default is {default}");
+    }
+}
+
+#[test]
+fn help_never_shows_the_value_of_a_variable() {
+    let mut cli = command();
+    cli.build();
+    for command in cli.get_subcommands() {
+        for arg in command.get_arguments() {
+            assert!(arg.get_env().is_none() || arg.is_hide_env_values_set(), "{arg}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Spans and sizes as people write them.
+
+use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+
+/// `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`); days are 24 hours. The error says what would be right.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
+    let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
+    // Months and years are refused here: they have no fixed length.
+    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_has_months_or_years| wrong())?;
+    Duration::try_from(signed).map_err(|_is_negative| wrong())
+}
+
+/// Bytes: `256MiB`, `64kB`, or a plain number. The error says what would be right.
+pub(super) fn size(text: &str) -> Result<usize, String> {
+    let wrong = || format!("`{text}` is no size; write it like 16MiB, 1GiB or a number of bytes");
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let factor: usize = match unit.trim_start() {
+        "" | "B" => 1,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let number: usize = number.parse().map_err(|_empty_or_too_long| wrong())?;
+    number.checked_mul(factor).ok_or_else(wrong)
+}
+
+/// A whole number; `_` may separate its digits. The error says what would be right.
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    text.trim().replace('_', "").parse().map_err(|_not_a_number| format!("`{text}` is no whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_as_people_write_them() {
+        for (text, millis) in [("200ms", 200), ("1h 30m", 5_400_000), ("7d", 604_800_000), ("PT30M", 1_800_000), ("0s", 0)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(duration("500us"), Ok(Duration::from_micros(500)));
+    }
+
+    #[test]
+    fn spans_without_a_unit_or_a_fixed_length_or_below_zero_are_refused() {
+        for text in ["", "5", "-5s", "1y", "2mo", "soon", "5s ago"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, bytes) in [("7", 7), ("7B", 7), ("64kB", 64_000), ("256MiB", 268_435_456), ("1 GiB", 1_073_741_824)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "1.5GiB", "-1", "1XB", "99999999999999999999", "18446744073709551615GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_are_whole_numbers() {
+        assert_eq!(count("100_000"), Ok(100_000));
+        assert!(count("1e3").is_err() && count("").is_err() && count("-1").is_err());
+    }
+}

@@ -1,0 +1,298 @@
+//! One bad topic must not hold the others up: which topics take records now, and what becomes of a record that was not acknowledged.
+//!
+//! ```text
+//!            no acknowledgement for 5 s while records wait         5 s later, metadata is fine
+//!   healthy ------------------------------------------------> parked -------------------------> probing
+//!      ^                                                        ^ |                                |
+//!      |            an acknowledgement, at any time             | |  no acknowledgement for 5 s    |
+//!      +--------------------------------------------------------+-+--------------------------------+
+//!                                              denied by metadata for 5 min: gone (tasks become dead letters)
+//! ```
+//!
+//! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one claim's worth of it is let through.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::domain::{Monotonic, TopicName};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// A topic without an acknowledgement for so long while records wait is parked; a parked one is probed as often.
+    pub silence_max: Duration,
+    /// A topic that fresh metadata has denied for so long is gone.
+    pub denial_max: Duration,
+    /// Tasks of one topic that may be in flight.
+    pub tasks_max: usize,
+    /// Bytes of one topic that may be in flight.
+    pub bytes_max: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Healthy,
+    Parked { probe_at: Monotonic },
+    Probing { since: Monotonic },
+    Gone { look_at: Monotonic },
+}
+
+#[derive(Debug)]
+struct Topic {
+    state: State,
+    tasks: usize,
+    bytes: usize,
+    /// When a record was last acknowledged, or the first of those that wait was handed over.
+    heard_at: Monotonic,
+    denied_since: Option<Monotonic>,
+}
+
+/// What to do about a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Ask Kafka for the topic's metadata, and tell [`Topics::looked`].
+    Look(TopicName),
+    Parked(TopicName),
+    /// It takes records again: sweep for what was left.
+    Unparked(TopicName),
+    /// It does not exist, and did not for so long that its tasks are given up on.
+    Gone(TopicName),
+}
+
+/// What fresh metadata says of a topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sight {
+    There,
+    Denied,
+    /// Kafka did not answer.
+    Unknown,
+}
+
+/// The topics of which this node has held records.
+#[derive(Debug)]
+pub struct Topics {
+    settings: Settings,
+    topics: HashMap<TopicName, Topic>,
+}
+
+impl Topics {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, topics: HashMap::new() }
+    }
+
+    /// Records are held from now on.
+    pub fn held(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
+        let entry = self.topics.entry(topic.clone()).or_insert_with(|| Topic {
+            state: State::Healthy,
+            tasks: 0,
+            bytes: 0,
+            heard_at: now,
+            denied_since: None,
+        });
+        if entry.tasks == 0 {
+            entry.heard_at = now;
+        }
+        entry.tasks = entry.tasks.saturating_add(tasks);
+        entry.bytes = entry.bytes.saturating_add(bytes);
+    }
+
+    /// Records are held no longer.
+    pub fn released(&mut self, topic: &TopicName, tasks: usize, bytes: usize) {
+        if let Some(entry) = self.topics.get_mut(topic) {
+            entry.tasks = entry.tasks.saturating_sub(tasks);
+            entry.bytes = entry.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// A record was acknowledged.
+    pub fn acknowledged(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
+        let entry = self.topics.get_mut(topic)?;
+        entry.heard_at = now;
+        entry.denied_since = None;
+        if entry.state == State::Healthy {
+            return None;
+        }
+        entry.state = State::Healthy;
+        Some(Action::Unparked(topic.clone()))
+    }
+
+    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
+    /// has waited for long.
+    pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
+        let silence_max = self.settings.silence_max;
+        let mut actions = Vec::new();
+        for (name, topic) in &mut self.topics {
+            if !has_contact {
+                topic.heard_at = now;
+                continue;
+            }
+            let is_silent = waiting(name) && now.since(topic.heard_at) >= silence_max;
+            match topic.state {
+                State::Healthy if is_silent => {
+                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                    actions.push(Action::Parked(name.clone()));
+                }
+                State::Probing { since } if now.since(since) >= silence_max => {
+                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                }
+                State::Parked { probe_at } if probe_at <= now => {
+                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                    actions.push(Action::Look(name.clone()));
+                }
+                State::Gone { look_at } if look_at <= now => {
+                    topic.state = State::Gone { look_at: now.plus(silence_max) };
+                    actions.push(Action::Look(name.clone()));
+                }
+                _ => {}
+            }
+        }
+        // What is healthy and idle needs no memory: the table is bounded by the topics that are in use or in trouble.
+        self.topics.retain(|_, topic| topic.tasks > 0 || topic.state != State::Healthy);
+        actions
+    }
+
+    /// Fresh metadata has come.
+    pub fn looked(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
+        let entry = self.topics.get_mut(topic)?;
+        match (sight, entry.state) {
+            (Sight::Unknown, _) | (_, State::Healthy | State::Probing { .. }) => None,
+            (Sight::There, _) => {
+                entry.denied_since = None;
+                entry.heard_at = now;
+                entry.state = State::Probing { since: now };
+                Some(Action::Unparked(topic.clone()))
+            }
+            (Sight::Denied, _) => {
+                let since = *entry.denied_since.get_or_insert(now);
+                if now.since(since) < self.settings.denial_max || matches!(entry.state, State::Gone { .. }) {
+                    return None;
+                }
+                entry.state = State::Gone { look_at: now.plus(self.settings.silence_max) };
+                Some(Action::Gone(topic.clone()))
+            }
+        }
+    }
+
+    /// Topics whose tasks are left where they are: parked, being probed with something already, or at their bound.
+    pub fn left_out(&self) -> Vec<TopicName> {
+        self.topics.iter().filter(|(_, topic)| self.is_left_out(topic)).map(|(name, _)| name.clone()).collect()
+    }
+
+    pub fn is_open(&self, topic: &TopicName) -> bool {
+        self.topics.get(topic).is_none_or(|topic| !self.is_left_out(topic))
+    }
+
+    /// True when the topic is given up on: its tasks become dead letters.
+    pub fn is_gone(&self, topic: &TopicName) -> bool {
+        self.topics.get(topic).is_some_and(|topic| matches!(topic.state, State::Gone { .. }))
+    }
+
+    pub fn parked_count(&self) -> usize {
+        self.topics.values().filter(|topic| !matches!(topic.state, State::Healthy)).count()
+    }
+
+    pub fn gone_count(&self) -> usize {
+        self.topics.values().filter(|topic| matches!(topic.state, State::Gone { .. })).count()
+    }
+
+    fn is_left_out(&self, topic: &Topic) -> bool {
+        let is_full = topic.tasks >= self.settings.tasks_max || topic.bytes >= self.settings.bytes_max;
+        match topic.state {
+            State::Healthy | State::Gone { .. } => is_full,
+            State::Parked { .. } => true,
+            State::Probing { .. } => topic.tasks > 0,
+        }
+    }
+}
+
+/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less by `jitter` (0 to 255), so that the tasks of an outage
+/// do not come back all at once.
+pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
+    let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
+    let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
+    full - full / 4 / 256 * u32::from(jitter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings =
+        Settings { silence_max: Duration::from_secs(5), denial_max: Duration::from_secs(300), tasks_max: 100, bytes_max: 1_000 };
+
+    fn second(n: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(n))
+    }
+
+    fn topic() -> TopicName {
+        TopicName::stored("orders")
+    }
+
+    fn silent_topics() -> Topics {
+        let mut topics = Topics::new(SETTINGS);
+        topics.held(&topic(), 1, 10, second(0));
+        assert_eq!(topics.turn(second(4), true, |_| true), []);
+        assert_eq!(topics.turn(second(5), true, |_| true), [Action::Parked(topic())]);
+        topics
+    }
+
+    #[test]
+    fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
+        let mut topics = silent_topics();
+        assert_eq!(topics.left_out(), [topic()]);
+        assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
+    }
+
+    #[test]
+    fn a_probe_lets_one_claim_through() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
+        topics.held(&topic(), 5, 50, second(11));
+        assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
+        assert_eq!(topics.turn(second(15), true, |_| true), []);
+        assert_eq!(topics.left_out(), [topic()], "parked again");
+    }
+
+    #[test]
+    fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
+        let mut topics = silent_topics();
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
+        assert_eq!(topics.looked(&topic(), Sight::Unknown, second(200)), None);
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(309)), None);
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
+        assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
+        assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
+        assert!(!topics.is_gone(&topic()));
+    }
+
+    #[test]
+    fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
+        let mut topics = Topics::new(SETTINGS);
+        topics.held(&topic(), 1, 10, second(0));
+        assert_eq!(topics.turn(second(60), false, |_| true), []);
+        assert_eq!(topics.turn(second(64), true, |_| true), []);
+        assert_eq!(topics.turn(second(65), true, |_| true), [Action::Parked(topic())]);
+    }
+
+    #[test]
+    fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
+        let mut topics = Topics::new(SETTINGS);
+        topics.held(&topic(), 100, 10, second(0));
+        assert!(!topics.is_open(&topic()));
+        topics.released(&topic(), 1, 0);
+        assert!(topics.is_open(&topic()));
+        topics.held(&topic(), 0, 990, second(0));
+        assert!(!topics.is_open(&topic()), "bytes count as well");
+    }
+
+    #[test]
+    fn retries_wait_longer_each_time_up_to_a_minute() {
+        let seconds: Vec<u64> = (1..=9).map(|attempt| retry_delay(attempt, 0).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert!(retry_delay(1, 255) >= Duration::from_millis(750));
+        assert_eq!(retry_delay(i16::MAX, 0), Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,79 @@
+//! A client for one endpoint after the other, and its errors.
+
+use std::future::Future;
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions};
+use thiserror::Error;
+
+use super::settings::Settings;
+
+/// `what` says what was attempted.
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("{what}: no answer within {deadline:?}")]
+    Late { what: &'static str, deadline: Duration },
+    #[error("{what}")]
+    Refused {
+        what: &'static str,
+        #[source]
+        source: Box<etcd_client::Error>,
+    },
+    /// The lease has run out or was revoked: a new one is needed.
+    #[error("{what}: the lease is gone")]
+    LeaseGone { what: &'static str },
+    #[error("{what}: the stream has ended")]
+    Ended { what: &'static str },
+}
+
+impl Error {
+    pub(super) fn new(what: &'static str, source: etcd_client::Error) -> Self {
+        // The driver tells a lease that is gone in two ways: by the status of the call, or, of a keep-alive, in words of its own.
+        let is_lease_gone = match &source {
+            etcd_client::Error::GRpcStatus(status) => status.message().contains("requested lease not found"),
+            etcd_client::Error::LeaseKeepAliveError(words) => words.contains("lease not found"),
+            _ => false,
+        };
+        if is_lease_gone { Self::LeaseGone { what } } else { Self::Refused { what, source: Box::new(source) } }
+    }
+}
+
+/// The endpoints, of which one is in use. A client of several balances between them, and one that is frozen would take each second call; this way the
+/// first call that fails leads to the next endpoint.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    settings: Settings,
+    next: usize,
+}
+
+impl Endpoints {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { settings: settings.clone(), next: 0 }
+    }
+
+    /// A client of the next endpoint. It connects with its first call.
+    pub(super) async fn next(&mut self) -> Result<Client, Error> {
+        let pulse = self.settings.pulse();
+        // A follower that has lost its leader must refuse, not stay silent; and a connection that is dead must be found so by the client itself.
+        let options = ConnectOptions::new()
+            .with_connect_timeout(self.settings.deadline())
+            .with_keep_alive(pulse * 2, pulse * 2)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true);
+        let endpoint = self.settings.endpoint(self.next).to_owned();
+        self.next = self.next.wrapping_add(1);
+        within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options))).await
+    }
+}
+
+/// Bounds a call by `deadline`.
+pub(super) async fn within<T>(
+    deadline: Duration,
+    what: &'static str,
+    call: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(answer) => answer.map_err(|source| Error::new(what, source)),
+        Err(_elapsed) => Err(Error::Late { what, deadline }),
+    }
+}

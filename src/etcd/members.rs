@@ -1,0 +1,153 @@
+//! Follows the keys of the members.
+//!
+//! The whole prefix is read, then watched from the next revision on. Whatever goes wrong with the watch (silence, a lost leader, a compaction) leads to
+//! reading it again: it is one small read, and what is read is the truth, whatever was missed. A watch of a killed etcd is silent for ever, so progress
+//! is asked for at each pulse, and silence for half a TTL counts as loss.
+
+use std::collections::BTreeMap;
+
+use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::client::{Endpoints, Error, within};
+use super::contact::Contact;
+use super::member::{Member, View};
+use super::metrics::Metrics;
+use super::settings::Settings;
+use crate::clock;
+use crate::domain::NodeId;
+use crate::shutdown::Failure;
+
+pub(super) async fn run(
+    settings: Settings,
+    view: watch::Sender<View>,
+    stopping: CancellationToken,
+    metrics: Metrics,
+) -> Result<(), Failure> {
+    let mut endpoints = Endpoints::new(&settings);
+    let mut follower = Follower { settings, view, metrics, contact: Contact::new("the view of the members") };
+    loop {
+        let error = tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            error = follower.follow(&mut endpoints) => error,
+        };
+        follower.lost(&error);
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            () = clock::sleep(follower.contact.pause()) => {}
+        }
+    }
+}
+
+struct Follower {
+    settings: Settings,
+    view: watch::Sender<View>,
+    metrics: Metrics,
+    contact: Contact,
+}
+
+impl Follower {
+    /// Follows the members until something goes wrong.
+    async fn follow(&mut self, endpoints: &mut Endpoints) -> Error {
+        match Box::pin(self.try_follow(endpoints)).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    async fn try_follow(&mut self, endpoints: &mut Endpoints) -> Result<std::convert::Infallible, Error> {
+        let mut client = endpoints.next().await?;
+        let (deadline, prefix) = (self.settings.deadline(), self.settings.nodes_prefix());
+        let get = client.get(prefix.clone(), Some(GetOptions::new().with_prefix()));
+        let read = within(deadline, "read the members", get).await?;
+        let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
+        let mut members: BTreeMap<_, _> = read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
+        let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+        let mut stream = within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
+        self.contact.back();
+        loop {
+            self.show(&members);
+            let events = self.next_events(&mut stream).await?;
+            for event in &events {
+                self.apply(event, &mut members);
+            }
+        }
+    }
+
+    /// The next events, within half a TTL: none of them when etcd only showed that it is there.
+    async fn next_events(&self, stream: &mut WatchStream) -> Result<Vec<Event>, Error> {
+        const WHAT: &str = "follow the members";
+        let wait = async {
+            loop {
+                // Dropping `message` loses nothing: what has arrived stays in the stream.
+                tokio::select! {
+                    message = stream.message() => return message,
+                    () = clock::sleep(self.settings.pulse()) => {}
+                }
+                stream.request_progress().await?;
+            }
+        };
+        let message = within(self.settings.deadline(), WHAT, wait).await?.ok_or(Error::Ended { what: WHAT })?;
+        if message.canceled() {
+            tracing::debug!(reason = message.cancel_reason(), compacted_to = message.compact_revision(), "etcd ended the watch");
+            return Err(Error::Ended { what: WHAT });
+        }
+        Ok(message.events().to_vec())
+    }
+
+    fn apply(&self, event: &Event, members: &mut BTreeMap<NodeId, Member>) {
+        let Some(pair) = event.kv() else { return };
+        match event.event_type() {
+            EventType::Put => members.extend(self.member(pair)),
+            EventType::Delete => {
+                if let Some(node) = self.node(pair) {
+                    members.remove(&node);
+                }
+            }
+        }
+    }
+
+    fn node(&self, pair: &KeyValue) -> Option<NodeId> {
+        let prefix = self.settings.nodes_prefix();
+        pair.key_str().ok()?.strip_prefix(prefix.as_str())?.parse().ok()
+    }
+
+    /// Who a key stands for. That it is there is what counts: what a later release says in its value, this one need not understand.
+    fn member(&self, pair: &KeyValue) -> Option<(NodeId, Member)> {
+        let Some(node) = self.node(pair) else {
+            tracing::warn!(key = %String::from_utf8_lossy(pair.key()), "etcd: a key that is no node's; it is passed over");
+            return None;
+        };
+        let member = serde_json::from_slice(pair.value()).unwrap_or_else(|error| {
+            tracing::warn!(%node, %error, "etcd: the value of a member's key cannot be read");
+            Member { name: String::new(), address: String::new(), version: String::new(), started_at: 0, can_publish: true }
+        });
+        Some((node, member))
+    }
+
+    fn show(&self, members: &BTreeMap<NodeId, Member>) {
+        self.metrics.watch_up.set(1);
+        self.metrics.members.set(i64::try_from(members.len()).unwrap_or(i64::MAX));
+        self.view.send_if_modified(|view| {
+            let is_new = !matches!(view, View::Members(known) if known == members);
+            if is_new {
+                *view = View::Members(members.clone());
+            }
+            is_new
+        });
+    }
+
+    fn lost(&mut self, error: &Error) {
+        self.contact.lost(error);
+        self.metrics.watch_up.set(0);
+        self.metrics.failures.inc();
+        self.view.send_if_modified(|view| {
+            let was_there = matches!(view, View::Members(_));
+            if was_there {
+                *view = View::Away { since: clock::monotonic() };
+            }
+            was_there
+        });
+    }
+}

@@ -1,0 +1,31 @@
+//! What etcd looks like from this node.
+
+use crate::telemetry::{Counter, Gauge, Registry};
+
+/// The metrics of the session and of the watch.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub(super) session_up: Gauge,
+    pub(super) members: Gauge,
+    pub(super) watch_up: Gauge,
+    pub(super) failures: Counter,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "punctual_etcd_session_up",
+            "1 while this node's session in etcd is alive: others then notice its death within a TTL",
+            metrics.session_up.clone(),
+        );
+        registry.register("punctual_etcd_watch_up", "1 while this node sees the members in etcd", metrics.watch_up.clone());
+        registry.register("punctual_etcd_members", "Nodes with a key in etcd, as last seen", metrics.members.clone());
+        registry.register(
+            "punctual_etcd_failures",
+            "Failed calls to etcd, repeated until they succeed",
+            metrics.failures.clone(),
+        );
+        metrics
+    }
+}

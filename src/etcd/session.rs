@@ -1,0 +1,254 @@
+//! Keeps this node's key alive, under a lease, for as long as it is wanted.
+//!
+//! ```text
+//!            announce            granted and put
+//!   Ended -------------> Lost -------------------> Held
+//!     ^                   ^  \   call failed, lease gone  |
+//!     |  end: revoked,    |   `---------------------------'
+//!     `-- or left to run out (from either)
+//! ```
+//! After a loss the old lease is tried first: a session survives a restart of etcd that is shorter than its TTL.
+
+use std::time::Duration;
+
+use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::client::{Endpoints, Error, within};
+use super::contact::Contact;
+use super::member::{Member, View};
+use super::metrics::Metrics;
+use super::settings::Settings;
+use crate::clock;
+use crate::domain::NodeId;
+use crate::shutdown::{Failure, Tasks};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Not wanted.
+    Ended,
+    /// Wanted, and etcd does not have it; it is tried for.
+    Lost,
+    /// The key is there and stays. `ttl`: as granted; etcd raises one that is below 1.5 times its election timeout.
+    Held { ttl: Duration },
+}
+
+/// The handle of the session. Setting is all it does; a task of its own carries it out.
+#[derive(Clone, Debug)]
+pub struct Session {
+    wanted: watch::Sender<Option<Member>>,
+    state: watch::Receiver<State>,
+}
+
+impl Session {
+    pub(super) fn start(settings: &Settings, node: NodeId, view: watch::Receiver<View>, tasks: &Tasks, metrics: Metrics) -> Self {
+        let (wanted, wanted_out) = watch::channel(None);
+        let (state_in, state) = watch::channel(State::Ended);
+        let keeper = Keeper {
+            key: format!("{}{node}", settings.nodes_prefix()),
+            node,
+            settings: settings.clone(),
+            wanted: wanted_out,
+            view,
+            state: state_in,
+            lease: None,
+            has_warned: false,
+            metrics,
+        };
+        tasks.spawn("etcd session", keeper.run(tasks.stopping.clone()));
+        Self { wanted, state }
+    }
+
+    /// Has the key say `member` from now on; starts the session when there is none.
+    pub fn announce(&self, member: Member) {
+        self.wanted.send_if_modified(|wanted| {
+            let is_new = wanted.as_ref() != Some(&member);
+            *wanted = Some(member);
+            is_new
+        });
+    }
+
+    /// Ends the session without waiting for it. What cannot be revoked runs out by itself within the TTL.
+    pub fn end(&self) {
+        self.wanted.send_if_modified(|wanted| wanted.take().is_some());
+    }
+
+    /// Ends the session; true when etcd has revoked it, or has none, within `deadline`.
+    pub async fn end_session(&self, deadline: Duration) -> bool {
+        self.end();
+        let mut state = self.state.clone();
+        let ended = state.wait_for(|state| *state == State::Ended);
+        tokio::time::timeout(deadline, ended).await.is_ok_and(|ended| ended.is_ok())
+    }
+
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+}
+
+struct Keeper {
+    key: String,
+    node: NodeId,
+    settings: Settings,
+    wanted: watch::Receiver<Option<Member>>,
+    view: watch::Receiver<View>,
+    state: watch::Sender<State>,
+    /// The lease that may still be alive.
+    lease: Option<i64>,
+    has_warned: bool,
+    metrics: Metrics,
+}
+
+impl Keeper {
+    async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+        let mut endpoints = Endpoints::new(&self.settings);
+        let mut contact = Contact::new("the session");
+        while !stopping.is_cancelled() {
+            // Cutting a turn off leaves a lease behind at worst, and that runs out.
+            let turn = tokio::select! {
+                () = stopping.cancelled() => break,
+                turn = self.turn(&mut endpoints, &mut contact) => turn,
+            };
+            let Err(error) = turn else { continue };
+            contact.lost(&error);
+            self.metrics.failures.inc();
+            if matches!(error, Error::LeaseGone { .. }) {
+                self.lease = None;
+            }
+            self.set(State::Lost);
+            tokio::select! {
+                () = stopping.cancelled() => break,
+                () = clock::sleep(contact.pause()) => {}
+            }
+        }
+        self.revoke(&mut endpoints).await;
+        Ok(())
+    }
+
+    /// Brings etcd from what it has to what is wanted, and keeps it there until that changes (`Ok`) or a call fails.
+    async fn turn(&mut self, endpoints: &mut Endpoints, contact: &mut Contact) -> Result<(), Error> {
+        if self.wanted.borrow_and_update().is_none() {
+            self.revoke(endpoints).await;
+            self.set(State::Ended);
+            // An error means that nobody can want it any more.
+            if self.wanted.wait_for(Option::is_some).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.set(State::Lost);
+        }
+        let mut client = endpoints.next().await?;
+        let (lease, ttl) = self.grant(&mut client).await?;
+        self.put(&mut client, lease).await?;
+        let keeping = within(self.settings.deadline(), "keep the session alive", client.lease_keep_alive(lease)).await?;
+        contact.back();
+        self.set(State::Held { ttl });
+        self.keep(client, lease, keeping).await
+    }
+
+    /// The lease that is still there, else a new one.
+    async fn grant(&mut self, client: &mut Client) -> Result<(i64, Duration), Error> {
+        let deadline = self.settings.deadline();
+        if let Some(lease) = self.lease {
+            let known = within(deadline, "look for the session", client.lease_time_to_live(lease, None)).await?;
+            if known.ttl() > 0 {
+                return Ok((lease, seconds(known.granted_ttl())));
+            }
+        }
+        let asked = self.settings.ttl().as_secs() + u64::from(self.settings.ttl().subsec_nanos() > 0);
+        let grant = client.lease_grant(i64::try_from(asked).unwrap_or(i64::MAX), None);
+        let granted = within(deadline, "start a session", grant).await?;
+        let ttl = seconds(granted.ttl());
+        if ttl > seconds(i64::try_from(asked).unwrap_or(i64::MAX)) && !self.has_warned {
+            self.has_warned = true;
+            tracing::warn!(
+                asked,
+                granted = granted.ttl(),
+                "etcd raised the TTL of the session (seconds): a node's death is noticed that late"
+            );
+        }
+        self.lease = Some(granted.id());
+        Ok((granted.id(), ttl))
+    }
+
+    async fn put(&self, client: &mut Client, lease: i64) -> Result<(), Error> {
+        let member = self.wanted.borrow().clone();
+        let Some(member) = member else { return Ok(()) };
+        let value = serde_json::to_vec(&member).unwrap_or_default();
+        let put = client.put(self.key.as_str(), value, Some(PutOptions::new().with_lease(lease)));
+        within(self.settings.deadline(), "announce this node", put).await?;
+        Ok(())
+    }
+
+    /// Keeps the lease alive and the key as wanted, until the session is not wanted any more.
+    async fn keep(
+        &mut self,
+        mut client: Client,
+        lease: i64,
+        (mut keeper, mut answers): (LeaseKeeper, LeaseKeepAliveStream),
+    ) -> Result<(), Error> {
+        loop {
+            let must_put = tokio::select! {
+                changed = self.wanted.changed() => {
+                    if changed.is_err() || self.wanted.borrow_and_update().is_none() {
+                        return Ok(());
+                    }
+                    true
+                }
+                // A key of this node's that has vanished was deleted by somebody, or went with its lease.
+                Ok(()) = self.view.changed() => self.is_missing(),
+                () = clock::sleep(self.settings.pulse()) => false,
+            };
+            if must_put {
+                self.put(&mut client, lease).await?;
+            }
+            self.pulse(&mut keeper, &mut answers).await?;
+        }
+    }
+
+    async fn pulse(&self, keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<(), Error> {
+        const WHAT: &str = "keep the session alive";
+        let exchange = async {
+            // This only queues the question; the answer is what counts.
+            keeper.keep_alive().await?;
+            answers.message().await
+        };
+        match within(self.settings.deadline(), WHAT, exchange).await? {
+            Some(answer) if answer.ttl() > 0 => Ok(()),
+            Some(_) => Err(Error::LeaseGone { what: WHAT }),
+            None => Err(Error::Ended { what: WHAT }),
+        }
+    }
+
+    fn is_missing(&mut self) -> bool {
+        matches!(&*self.view.borrow_and_update(), View::Members(members) if !members.contains_key(&self.node))
+    }
+
+    /// Revokes the lease if there is one; what cannot be revoked runs out.
+    async fn revoke(&mut self, endpoints: &mut Endpoints) {
+        let Some(lease) = self.lease.take() else { return };
+        let revoke = async {
+            let mut client = endpoints.next().await?;
+            within(self.settings.deadline(), "end the session", client.lease_revoke(lease)).await
+        };
+        match revoke.await {
+            Ok(_) | Err(Error::LeaseGone { .. }) => {}
+            Err(error) => {
+                tracing::debug!(error = %crate::shutdown::chain(&error), "the session runs out by itself");
+            }
+        }
+    }
+
+    fn set(&self, new: State) {
+        self.metrics.session_up.set(i64::from(matches!(new, State::Held { .. })));
+        self.state.send_if_modified(|state| {
+            let is_new = *state != new;
+            *state = new;
+            is_new
+        });
+    }
+}
+
+fn seconds(count: i64) -> Duration {
+    Duration::from_secs(u64::try_from(count).unwrap_or(0))
+}

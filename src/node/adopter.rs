@@ -1,0 +1,159 @@
+//! Looks after the batches that nobody publishes: this node's own whose claim was not answered, and those of dead nodes.
+//!
+//! Each second, and when a member leaves, the node asks Postgres which unsettled batches are its own, and holds them against its books:
+//!
+//! - unknown, twice running: the claim committed although its answer was lost. It is loaded and published.
+//! - settled a moment ago: a crash of Postgres undid the settle. It is repeated.
+//!
+//! Then it adopts batches without a living owner, as far as there is room, and loads them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::gate::Gate;
+use super::holdings::Holdings;
+use super::membership::Standing;
+use super::metrics::Metrics;
+use super::publisher::Publisher;
+use super::settler::Undone;
+use super::wheel::Entrance;
+use crate::clock;
+use crate::domain::BatchId;
+use crate::postgres::Error;
+use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
+use crate::shutdown::{Failure, chain};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Adopter {
+    pub adoptions: Adoptions,
+    pub holdings: Arc<Holdings>,
+    pub publisher: Arc<Publisher>,
+    pub gate: Arc<Gate>,
+    pub undone: Arc<Undone>,
+    pub wheel: Entrance,
+    pub metrics: Metrics,
+    /// A member has left or died: look at once.
+    pub adopt_now: Arc<Notify>,
+    pub stopping: CancellationToken,
+    pub unknown_before: HashSet<BatchId>,
+    /// Adopted or found, but not loaded yet.
+    pub to_load: Vec<BatchId>,
+    /// Given up, but not freed yet.
+    pub to_free: Vec<BatchId>,
+    pub standing: watch::Receiver<Standing>,
+}
+
+impl Adopter {
+    /// Runs until the node stops.
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut is_failing = false;
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(()),
+                () = self.adopt_now.notified() => {}
+                () = self.gate.doubted() => {}
+                () = clock::sleep(INTERVAL) => {}
+            }
+            match self.turn().await {
+                Ok(()) => is_failing = false,
+                Err(error) if is_failing => tracing::debug!(error = chain(&error), "look after batches"),
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
+                    is_failing = true;
+                }
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<(), Error> {
+        self.free_all().await?;
+        let doubt = self.gate.doubt();
+        let asked_at = clock::monotonic();
+        let own = self.adoptions.own_unsettled().await?;
+        if let Some(doubt) = doubt {
+            self.clear_up(&own, doubt);
+        }
+        let comparison = self.holdings.compare(&own, asked_at);
+        for settlement in comparison.undone {
+            tracing::warn!(batch = %settlement.batch, "a settle was undone; it is repeated");
+            self.undone.put(settlement);
+        }
+        let unknown: HashSet<BatchId> = comparison.unknown.into_iter().collect();
+        for batch in unknown.intersection(&self.unknown_before) {
+            if !self.to_load.contains(batch) {
+                tracing::info!(%batch, "found a batch of this node's whose claim was not answered");
+                self.metrics.recovered.inc();
+                self.to_load.push(*batch);
+            }
+        }
+        self.unknown_before = unknown;
+        if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
+            let adopted = self.adoptions.adopt(BATCHES_MAX).await?;
+            if !adopted.is_empty() {
+                tracing::info!(batches = adopted.len(), "adopted");
+                self.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
+                if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
+                    self.adopt_now.notify_one();
+                }
+            }
+            self.to_load.extend(adopted);
+        }
+        self.load().await
+    }
+
+    /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
+    fn clear_up(&self, own: &[BatchId], doubt: u64) {
+        let lost = self.holdings.give_up_all_but(own);
+        if !lost.is_empty() {
+            tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
+            self.publisher.purge();
+        }
+        self.gate.clear(doubt);
+    }
+
+    /// No broker answers this node while others have contact: they are to publish what it holds.
+    async fn free_all(&mut self) -> Result<(), Error> {
+        if !self.standing.borrow().is_cut_off {
+            return Ok(());
+        }
+        self.to_free.extend(self.holdings.give_up_all_but(&[]));
+        if !self.to_free.is_empty() {
+            self.publisher.purge();
+            let freed = self.adoptions.free(&self.to_free).await?;
+            tracing::warn!(batches = freed.len(), "freed for other nodes to publish");
+            self.to_free.clear();
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self) -> Result<(), Error> {
+        while self.holdings.has_room() {
+            let Some(batch) = self.to_load.pop() else { return Ok(()) };
+            if !self.holdings.ask_for(batch) {
+                continue;
+            }
+            match self.adoptions.load(batch).await {
+                Ok(Some(loaded)) => {
+                    let held = self.holdings.hold(loaded, clock::monotonic());
+                    if !self.wheel.put(held).await {
+                        tracing::warn!("the wheel has ended; an adopted batch is left for others");
+                    }
+                }
+                // Settled or adopted meanwhile, or its payload is out of sight for a moment: the next check tells.
+                Ok(None) => self.holdings.forget(batch),
+                Err(error) => {
+                    self.holdings.forget(batch);
+                    self.to_load.push(batch);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Cancels commit in groups by natural batching, like submits.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::Metrics;
+use super::service::Trouble;
+use crate::domain::TaskId;
+use crate::postgres::Error;
+use crate::postgres::cancel;
+use crate::shutdown::{Failure, chain};
+
+/// Ids of one statement.
+const IDS_MAX: usize = 500;
+/// A group that gave way to another transaction is repeated so often.
+const TRIES_MAX: usize = 5;
+
+#[derive(Debug)]
+struct Request {
+    id: TaskId,
+    answer: oneshot::Sender<Result<bool, Trouble>>,
+}
+
+/// Where cancels enter.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    sender: mpsc::Sender<Request>,
+    metrics: Metrics,
+}
+
+impl Canceller {
+    /// `queue_max` cancels may wait.
+    pub fn new(queue_max: usize, cancels: cancel::Canceller, metrics: Metrics, stopping: CancellationToken) -> (Self, Lane) {
+        let (sender, receiver) = mpsc::channel(queue_max.max(1));
+        (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, metrics, stopping })
+    }
+
+    /// Withdraws a task; true when this took it out.
+    pub async fn cancel(&self, id: TaskId) -> Result<bool, Trouble> {
+        let (answer, answered) = oneshot::channel();
+        self.sender.try_send(Request { id, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel-queue" },
+            mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
+        })?;
+        self.metrics.cancel_queue.inc();
+        let answer = answered.await;
+        self.metrics.cancel_queue.dec();
+        answer
+            .unwrap_or_else(|_ended| Err(Trouble::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))
+    }
+}
+
+/// The one connection through which tasks are cancelled.
+#[derive(Debug)]
+pub struct Lane {
+    receiver: mpsc::Receiver<Request>,
+    cancels: cancel::Canceller,
+    metrics: Metrics,
+    stopping: CancellationToken,
+}
+
+impl Lane {
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut requests = Vec::with_capacity(IDS_MAX);
+        loop {
+            let count = tokio::select! {
+                biased;
+                count = self.receiver.recv_many(&mut requests, IDS_MAX) => count,
+                () = self.stopping.cancelled() => return Ok(()),
+            };
+            if count == 0 {
+                return Ok(());
+            }
+            let ids: Vec<TaskId> = requests.iter().map(|request| request.id).collect();
+            let outcome = self.cancel(&ids).await;
+            for (index, request) in requests.drain(..).enumerate() {
+                let answer = outcome.as_ref().map(|cancelled| cancelled[index]).map_err(trouble_of);
+                if request.answer.send(answer).is_err() {
+                    tracing::debug!("the canceller did not wait for its answer");
+                }
+            }
+        }
+    }
+
+    async fn cancel(&mut self, ids: &[TaskId]) -> Result<Vec<bool>, Arc<Error>> {
+        let mut tries = 1;
+        loop {
+            match self.cancels.cancel_group(ids).await {
+                Ok(cancelled) => {
+                    let count = cancelled.iter().filter(|is_cancelled| **is_cancelled).count();
+                    self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+                    return Ok(cancelled);
+                }
+                Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
+                    tracing::debug!(error = chain(&error), tries, "cancelling a group again");
+                    tries += 1;
+                }
+                Err(error) => return Err(Arc::new(error)),
+            }
+        }
+    }
+}
+
+fn trouble_of(error: &Arc<Error>) -> Trouble {
+    let reason = chain(error.as_ref());
+    if error.is_unknown() { Trouble::Unknown { reason } } else { Trouble::Unavailable { reason } }
+}

@@ -1,0 +1,387 @@
+//! The claim loops: each claims from its half of the node's shards, by the rules of [`crate::engine::claiming`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::gate::Gate;
+use super::holdings::Holdings;
+use super::keeper::Leaves;
+use super::mailbox::Mailbox;
+use super::membership::{Progress, Standing};
+use super::metrics::Metrics;
+use super::wheel::Entrance;
+use crate::clock::{self, ClusterClock};
+use crate::domain::{Batch, BatchId, IdRange, Monotonic, NodeId, ShardCount, Timestamp};
+use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings};
+use crate::postgres::Error;
+use crate::postgres::claim::{Claimed, Claims, Request, Source, smallints};
+use crate::shutdown::{Failure, chain};
+
+/// How often all that lies behind the front is looked through.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
+/// Waits after a failed claim, from the first to the last.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// More ids than this in quarantine are not passed by any longer: something else is wrong.
+const QUARANTINE_MAX: usize = 1_000;
+
+/// What the claim loops of a node share with each other, and with those who wake them.
+#[derive(Debug)]
+pub struct Shared {
+    pub node: NodeId,
+    pub shard_count: ShardCount,
+    pub clock: Arc<ClusterClock>,
+    pub holdings: Arc<Holdings>,
+    pub gate: Arc<Gate>,
+    pub leaves: Arc<Leaves>,
+    pub metrics: Metrics,
+    /// Look again now: something was inserted that is due soon.
+    pub nudge: Notify,
+    /// Ids that this node inserted behind the front.
+    pub late: Mailbox<IdRange>,
+    /// A topic takes records again: look for what was left. A count, so that each loop sees each change.
+    pub sweep: watch::Sender<u64>,
+    quarantine: Mutex<Vec<Uuid>>,
+}
+
+/// How often the loops look.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub tick: Duration,
+    /// The tick while nothing is near: the window leaves time for it.
+    pub tick_idle: Duration,
+    pub loop_count: usize,
+}
+
+/// One claim loop.
+#[derive(Debug)]
+pub struct Claimer {
+    index: usize,
+    pace: Pace,
+    shared: Arc<Shared>,
+    standing: watch::Receiver<Standing>,
+    progress: Progress,
+    wheel: Entrance,
+    draining: CancellationToken,
+    claims: Claims,
+    claiming: Claiming,
+    /// What is due in `task_far`: it has strips only.
+    far: Claiming,
+    mine: Vec<i16>,
+    all: Vec<i16>,
+    swept_at: Option<Monotonic>,
+    retry: Duration,
+}
+
+/// What a loop is made of besides what it shares.
+#[derive(Debug)]
+pub struct Parts {
+    pub pace: Pace,
+    pub settings: Settings,
+    pub standing: watch::Receiver<Standing>,
+    pub progress: Progress,
+    pub wheel: Entrance,
+    pub draining: CancellationToken,
+    pub claims: Claims,
+}
+
+impl Shared {
+    #[expect(clippy::too_many_arguments, reason = "the shared state has as many parts; it is made in one place")]
+    pub fn new(
+        node: NodeId,
+        shard_count: ShardCount,
+        clock: Arc<ClusterClock>,
+        holdings: Arc<Holdings>,
+        gate: Arc<Gate>,
+        leaves: Arc<Leaves>,
+        metrics: Metrics,
+    ) -> Self {
+        let (sweep, _) = watch::channel(0);
+        Self {
+            node,
+            shard_count,
+            clock,
+            holdings,
+            gate,
+            leaves,
+            metrics,
+            nudge: Notify::new(),
+            late: Mailbox::default(),
+            sweep,
+            quarantine: Mutex::default(),
+        }
+    }
+
+    fn quarantined(&self) -> Vec<Uuid> {
+        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Wakes all loops: something is due soon.
+    pub fn nudge(&self) {
+        self.nudge.notify_waiters();
+    }
+}
+
+impl Claimer {
+    pub fn new(index: usize, shared: Arc<Shared>, parts: Parts) -> Self {
+        let all = smallints(&shared.shard_count.all().collect::<Vec<_>>());
+        Self {
+            index,
+            pace: parts.pace,
+            standing: parts.standing,
+            progress: parts.progress,
+            wheel: parts.wheel,
+            draining: parts.draining,
+            claims: parts.claims,
+            claiming: Claiming::new(parts.settings),
+            far: Claiming::new(parts.settings),
+            mine: Vec::new(),
+            all,
+            swept_at: None,
+            retry: RETRY_MIN,
+            shared,
+        }
+    }
+
+    /// Claims until the node drains.
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut sweeps = self.shared.sweep.subscribe();
+        let mut wait = self.pace.tick;
+        loop {
+            tokio::select! {
+                () = self.draining.cancelled() => {
+                    self.progress.end(self.index);
+                    return Ok(());
+                }
+                () = self.shared.nudge.notified(), if !wait.is_zero() => {}
+                changed = sweeps.changed() => {
+                    changed?;
+                    self.swept_at = None;
+                }
+                () = clock::sleep(wait) => {}
+            }
+            self.progress.tick(self.index);
+            self.take_in_shards();
+            let began_at = clock::monotonic();
+            wait = match self.turn().await {
+                Ok(next) => {
+                    self.retry = RETRY_MIN;
+                    match next {
+                        Next::Now => Duration::ZERO,
+                        Next::Tick => self.pace.tick.saturating_sub(clock::monotonic().since(began_at)),
+                        Next::Idle => self.pace.tick_idle,
+                    }
+                }
+                Err(error) => self.back_off(&error),
+            };
+        }
+    }
+
+    fn back_off(&mut self, error: &Error) -> Duration {
+        self.shared.metrics.claim_failures.inc();
+        if self.retry == RETRY_MIN {
+            tracing::warn!(error = chain(error), "claim failed; it will be tried again");
+        }
+        let wait = self.retry;
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+        wait
+    }
+
+    /// This loop's part of the node's shards: every n-th of them.
+    fn take_in_shards(&mut self) {
+        let mine: Vec<_> = {
+            let standing = self.standing.borrow_and_update();
+            standing.mine.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect()
+        };
+        let mine = smallints(&mine);
+        if mine != self.mine {
+            self.mine = mine;
+            self.claiming.restart();
+            self.swept_at = None;
+        }
+    }
+
+    /// One turn: the front as far as it is due, then a little of what was set aside.
+    async fn turn(&mut self) -> Result<Next, Error> {
+        let Some(now) = self.shared.clock.now().filter(|_| self.shared.gate.may_claim()) else { return Ok(Next::Idle) };
+        if self.mine.is_empty() && self.index > 0 {
+            return Ok(Next::Idle);
+        }
+        let mut got = 0;
+        while self.shared.holdings.has_room() && !self.mine.is_empty() {
+            let Some(claim) = self.claiming.next_of_front(now) else { break };
+            got += self.claim(Source::Task, &claim, now).await?;
+        }
+        self.plan_sweep(now).await?;
+        let is_busy = self.claim_aside(now).await?;
+        Ok(match (is_busy, got) {
+            (true, _) => Next::Now,
+            (false, 0) => Next::Idle,
+            (false, _) => Next::Tick,
+        })
+    }
+
+    /// Claims behind the front until the next tick is due; true when there is more and room for it.
+    async fn claim_aside(&mut self, now: Timestamp) -> Result<bool, Error> {
+        let began_at = clock::monotonic();
+        while clock::monotonic().since(began_at) < self.pace.tick {
+            if !self.shared.holdings.has_room_behind_the_front() {
+                return Ok(false);
+            }
+            if let Some(claim) = self.claiming.next_of_strips() {
+                self.claim(Source::Task, &claim, now).await?;
+            } else if let Some(claim) = self.far.next_of_strips() {
+                self.claim(Source::Far, &claim, now).await?;
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks behind the front: own shards always; the first loop also looks after all that is long overdue, wherever it is.
+    async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
+        if self.index == 0 {
+            for ids in self.shared.late.take() {
+                self.claiming.came_late(ids);
+            }
+        }
+        self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));
+        let is_due = self.swept_at.is_none_or(|at| clock::monotonic().since(at) >= SWEEP_INTERVAL);
+        if !is_due {
+            return Ok(());
+        }
+        let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
+        if !self.mine.is_empty() {
+            self.claiming.sweep(oldest, now, Scope::Mine);
+        }
+        if self.index == 0 {
+            self.load_quarantine().await?;
+            self.claiming.sweep(oldest, now, Scope::All);
+            self.plan_far(now).await?;
+        }
+        self.swept_at = Some(clock::monotonic());
+        Ok(())
+    }
+
+    /// What is due in `task_far`: no node was there to move it in time.
+    async fn plan_far(&mut self, now: Timestamp) -> Result<(), Error> {
+        if self.far.strip_count() > 0 {
+            return Ok(());
+        }
+        if let Some(oldest) = self.claims.oldest(Source::Far, now).await? {
+            self.far.sweep(oldest, now.plus(OVERDUE_FOR_ALL), Scope::All);
+        }
+        Ok(())
+    }
+
+    async fn load_quarantine(&mut self) -> Result<(), Error> {
+        let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
+        *self.shared.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+        Ok(())
+    }
+
+    /// Makes one claim; how many tasks it took.
+    async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
+        let batch = BatchId::new(now, rand::random(), rand::random());
+        let left_out = self.shared.holdings.topics().left_out();
+        let quarantined = self.shared.quarantined();
+        let shards = match claim.scope {
+            Scope::Mine => &self.mine,
+            Scope::All => &self.all,
+        };
+        let request = Request {
+            batch,
+            owner: self.shared.node,
+            shards,
+            range: claim.range,
+            left_out: &left_out,
+            quarantined: &quarantined,
+        };
+        self.shared.holdings.ask_for(batch);
+        let began_at = clock::monotonic();
+        let answer = self.claims.claim(source, request).await;
+        let claimed = match answer {
+            Ok((claimed, stamp)) => {
+                self.shared.clock.take_in(stamp, began_at);
+                claimed
+            }
+            Err(error) => {
+                self.shared.holdings.forget(batch);
+                return self.failed(source, claim, error).await;
+            }
+        };
+        match claimed {
+            Claimed::Batch(batch) => {
+                self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+                self.claiming_of(source).took(claim, count);
+                self.take_in(batch, claim).await;
+                Ok(count)
+            }
+            Claimed::Nothing => {
+                self.shared.holdings.forget(batch);
+                self.claiming_of(source).took(claim, 0);
+                Ok(0)
+            }
+            Claimed::TooLarge => {
+                self.shared.holdings.forget(batch);
+                self.shared.metrics.claims_too_large.inc();
+                self.claiming_of(source).was_too_large(claim);
+                Ok(0)
+            }
+        }
+    }
+
+    async fn take_in(&mut self, batch: Batch, claim: &Claim) {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.shared.metrics.claimed.inc_by(count);
+        if let Some(now) = self.shared.clock.now().filter(|_| claim.is_front()) {
+            let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
+            self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
+        }
+        let held = self.shared.holdings.hold(batch, clock::monotonic());
+        if !self.wheel.put(held).await {
+            tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
+        }
+    }
+
+    /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again.
+    async fn failed(&mut self, source: Source, claim: &Claim, error: Error) -> Result<u64, Error> {
+        if !error.is_of_the_data() {
+            return Err(error);
+        }
+        let reason = chain(&error);
+        match self.claiming_of(source).was_poisoned(claim) {
+            Poison::Narrowed => {
+                tracing::warn!(error = reason, range = ?claim.range, "a claim fails for what is in it; narrowing it down")
+            }
+            Poison::Row(id) => {
+                tracing::error!(task = %id, error = reason, "this task cannot be claimed; it is in quarantine");
+                self.shared.metrics.quarantined.inc();
+                self.claims.quarantine(id, &reason).await?;
+                self.load_quarantine().await?;
+            }
+        }
+        Ok(0)
+    }
+
+    fn claiming_of(&mut self, source: Source) -> &mut Claiming {
+        match source {
+            Source::Task => &mut self.claiming,
+            Source::Far => &mut self.far,
+        }
+    }
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Now,
+    Tick,
+    Idle,
+}

@@ -1,0 +1,352 @@
+//! What this node holds between claim and settle: its batches, how far each has come, and how much it is.
+//!
+//! The books say of each batch that this node has asked for, holds, or has settled a moment ago, so that the check of its own unsettled batches (`adopter`)
+//! can tell a batch that was forgotten from one that is on its way:
+//!
+//! ```text
+//!   asked for --answer--> held --all outcomes known--> held --settle answered--> settled --durable--> (forgotten)
+//!       |                                                                           |
+//!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::domain::{Batch, BatchId, Monotonic, Outcome, TopicName};
+use crate::engine::topics::{Action, Topics};
+use crate::postgres::settle::Settlement;
+
+/// What may be held at most. A claim that began below a bound may pass it by its own size (4000 tasks, 16 MiB).
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub tasks_max: usize,
+    pub bytes_max: usize,
+    pub batches_max: usize,
+}
+
+/// How much is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amount {
+    pub tasks: usize,
+    pub bytes: usize,
+    pub batches: usize,
+}
+
+/// A batch in the hands of this node.
+#[derive(Debug)]
+pub struct Held {
+    pub batch: Batch,
+    /// Its place: half of the ticket with which its records go to the producer.
+    pub slot: u32,
+    held_at: Monotonic,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    outcomes: Vec<Option<Outcome>>,
+    left: usize,
+    /// Tasks of which an earlier attempt may be in the topic.
+    maybe_sent: Vec<bool>,
+    /// When the last acknowledgement of each topic was passed on: not more than ten times a second.
+    heard_at: Vec<Option<Monotonic>>,
+    is_given_up: bool,
+}
+
+/// What taking note of an outcome has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Noted {
+    MoreToCome,
+    /// That was the last one: the batch is to be settled.
+    Complete,
+    /// The batch is no longer this node's: it is to be let go.
+    GivenUp,
+}
+
+impl Held {
+    fn new(batch: Batch, slot: u32, held_at: Monotonic) -> Self {
+        let progress = Progress {
+            outcomes: vec![None; batch.len()],
+            left: batch.len(),
+            maybe_sent: vec![false; batch.len()],
+            heard_at: vec![None; batch.topics().len()],
+            is_given_up: false,
+        };
+        Self { batch, slot, held_at, progress: Mutex::new(progress) }
+    }
+
+    pub fn topic_of(&self, index: usize) -> &TopicName {
+        &self.batch.topics()[usize::from(self.batch.topic_index(index))]
+    }
+
+    /// Takes note of what became of a task; a second outcome of the same task changes nothing.
+    pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
+        let mut progress = self.lock();
+        if progress.outcomes[index].is_some() {
+            return Noted::MoreToCome;
+        }
+        progress.outcomes[index] = Some(outcome);
+        progress.left -= 1;
+        match (progress.left, progress.is_given_up) {
+            (0, false) => Noted::Complete,
+            (0, true) => Noted::GivenUp,
+            _ => Noted::MoreToCome,
+        }
+    }
+
+    /// Notes that the record of a task may be in the topic; true when an earlier attempt may be, too.
+    pub fn note_maybe_sent(&self, index: usize, maybe_sent: bool) -> bool {
+        let mut progress = self.lock();
+        progress.maybe_sent[index] |= maybe_sent;
+        progress.maybe_sent[index]
+    }
+
+    /// True when the acknowledgement of a task is news for its topic's state.
+    pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
+        let topic = usize::from(self.batch.topic_index(index));
+        let mut progress = self.lock();
+        let is_news = progress.heard_at[topic].is_none_or(|at| now.since(at).as_millis() >= 100);
+        if is_news {
+            progress.heard_at[topic] = Some(now);
+        }
+        is_news
+    }
+
+    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled. False when nothing is to come any more.
+    fn give_up(&self) -> bool {
+        let mut progress = self.lock();
+        let has_more = progress.left > 0 && !progress.is_given_up;
+        progress.is_given_up |= has_more;
+        has_more
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.lock().is_given_up
+    }
+
+    pub fn has_outcome(&self, index: usize) -> bool {
+        self.lock().outcomes[index].is_some()
+    }
+
+    /// # Panics
+    /// Before all outcomes are known.
+    pub fn settlement(&self) -> Settlement {
+        let progress = self.lock();
+        assert!(progress.left == 0, "a batch is settled when each of its tasks has an outcome");
+        let outcomes: Vec<Outcome> = progress.outcomes.iter().flatten().cloned().collect();
+        Settlement::new(&self.batch, &outcomes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// A statement that makes or fetches the batch is on its way.
+    Asked,
+    Held,
+    Settled {
+        settlement: Arc<Settlement>,
+        answered_at: Monotonic,
+    },
+}
+
+#[derive(Debug, Default)]
+struct State {
+    amount: Amount,
+    slots: Vec<Option<Arc<Held>>>,
+    free: Vec<u32>,
+    books: HashMap<BatchId, Entry>,
+}
+
+/// All that is held, with its books and bounds.
+#[derive(Debug)]
+pub struct Holdings {
+    bounds: Bounds,
+    state: Mutex<State>,
+    topics: Mutex<Topics>,
+}
+
+/// What a look at the node's own unsettled batches says.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// Neither asked for nor held nor settled: an answer was lost, or it was adopted.
+    pub unknown: Vec<BatchId>,
+    /// Settled, and yet unsettled: a crash of Postgres undid the settle.
+    pub undone: Vec<Arc<Settlement>>,
+}
+
+impl Holdings {
+    pub fn new(bounds: Bounds, topics: Topics) -> Self {
+        Self { bounds, state: Mutex::default(), topics: Mutex::new(topics) }
+    }
+
+    /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
+    pub fn ask_for(&self, batch: BatchId) -> bool {
+        let mut state = self.lock();
+        if state.books.contains_key(&batch) {
+            return false;
+        }
+        state.books.insert(batch, Entry::Asked);
+        true
+    }
+
+    /// The statement brought no batch, or no answer.
+    pub fn forget(&self, batch: BatchId) {
+        self.lock().books.remove(&batch);
+    }
+
+    /// Takes a batch in.
+    pub fn hold(&self, batch: Batch, now: Monotonic) -> Arc<Held> {
+        self.count_topics(&batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
+        let mut state = self.lock();
+        state.books.insert(batch.id, Entry::Held);
+        state.amount.tasks += batch.len();
+        state.amount.bytes += batch.bytes();
+        state.amount.batches += 1;
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.slots.push(None);
+            u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let held = Arc::new(Held::new(batch, slot, now));
+        state.slots[place(slot)] = Some(Arc::clone(&held));
+        held
+    }
+
+    pub fn in_slot(&self, slot: u32) -> Option<Arc<Held>> {
+        self.lock().slots.get(place(slot))?.clone()
+    }
+
+    /// The batch was settled: it is remembered until that is durable.
+    pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, now: Monotonic) {
+        self.release(held, Some(Entry::Settled { settlement, answered_at: now }));
+    }
+
+    /// The batch is no longer this node's.
+    pub fn let_go(&self, held: &Held) {
+        self.release(held, None);
+    }
+
+    /// Settles that were answered before `asked_at` are durable: a statement with synchronous commit that was asked for then has been answered.
+    pub fn durable_until(&self, asked_at: Monotonic) {
+        self.lock().books.retain(|_, entry| !matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < asked_at));
+    }
+
+    /// A settle was done again.
+    pub fn settled_again(&self, batch: BatchId, now: Monotonic) {
+        if let Some(Entry::Settled { answered_at, .. }) = self.lock().books.get_mut(&batch) {
+            *answered_at = now;
+        }
+    }
+
+    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
+    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison {
+        let state = self.lock();
+        let mut comparison = Comparison::default();
+        for batch in own_unsettled {
+            match state.books.get(batch) {
+                None => comparison.unknown.push(*batch),
+                Some(Entry::Settled { settlement, answered_at }) if *answered_at < asked_at => {
+                    comparison.undone.push(Arc::clone(settlement));
+                }
+                Some(Entry::Asked | Entry::Held | Entry::Settled { .. }) => {}
+            }
+        }
+        comparison
+    }
+
+    /// Gives up what is held, incomplete, and not among `own`; answers which batches that were.
+    pub fn give_up_all_but(&self, own: &[BatchId]) -> Vec<BatchId> {
+        let own: HashSet<BatchId> = own.iter().copied().collect();
+        let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
+        let lost = held.into_iter().filter(|held| !own.contains(&held.batch.id) && held.give_up());
+        lost.map(|held| held.batch.id).collect()
+    }
+
+    /// True when nothing is held, and nothing was asked for.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.amount == Amount::default() && !state.books.values().any(|entry| matches!(entry, Entry::Asked))
+    }
+
+    /// Topics of which a record has been held for longer than `age` without an outcome.
+    pub fn silent_topics(&self, now: Monotonic, age: Duration) -> HashSet<TopicName> {
+        let old: Vec<Arc<Held>> =
+            self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect();
+        let mut silent = HashSet::new();
+        for held in old {
+            let progress = held.lock();
+            let without = progress.outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_none());
+            let topics: HashSet<u16> = without.map(|(index, _)| held.batch.topic_index(index)).collect();
+            silent.extend(topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()));
+        }
+        silent
+    }
+
+    pub fn amount(&self) -> Amount {
+        self.lock().amount
+    }
+
+    pub fn has_room(&self) -> bool {
+        let (amount, bounds) = (self.amount(), self.bounds);
+        amount.tasks < bounds.tasks_max && amount.bytes < bounds.bytes_max && amount.batches < bounds.batches_max
+    }
+
+    /// What is behind the front may take half of the room: what is on time comes first.
+    pub fn has_room_behind_the_front(&self) -> bool {
+        let (amount, bounds) = (self.amount(), self.bounds);
+        amount.tasks < bounds.tasks_max / 2 && amount.bytes < bounds.bytes_max / 2 && amount.batches < bounds.batches_max / 2
+    }
+
+    /// The state of the topics. Held for a moment only.
+    pub fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn acknowledged(&self, topic: &TopicName, now: Monotonic) -> Option<Action> {
+        self.topics().acknowledged(topic, now)
+    }
+
+    fn release(&self, held: &Held, entry: Option<Entry>) {
+        {
+            let mut state = self.lock();
+            match entry {
+                Some(entry) => state.books.insert(held.batch.id, entry),
+                None => state.books.remove(&held.batch.id),
+            };
+            if state.slots[place(held.slot)].take().is_none() {
+                return;
+            }
+            state.free.push(held.slot);
+            state.amount.tasks -= held.batch.len();
+            state.amount.bytes -= held.batch.bytes();
+            state.amount.batches -= 1;
+        }
+        self.count_topics(&held.batch, |topics, topic, tasks, bytes| topics.released(topic, tasks, bytes));
+    }
+
+    fn count_topics(&self, batch: &Batch, mut count: impl FnMut(&mut Topics, &TopicName, usize, usize)) {
+        let mut sums = vec![(0, 0); batch.topics().len()];
+        for task in batch.tasks() {
+            let sum = &mut sums[usize::from(task.topic)];
+            sum.0 += 1;
+            sum.1 += task.bytes();
+        }
+        let mut topics = self.topics();
+        for (topic, (tasks, bytes)) in batch.topics().iter().zip(sums) {
+            count(&mut topics, topic, tasks, bytes);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together, except when the books are wrong already.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(slot: u32) -> usize {
+    usize::try_from(slot).unwrap_or(usize::MAX)
+}

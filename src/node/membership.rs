@@ -1,0 +1,108 @@
+//! Who is here, and which shards are this node's.
+//!
+//! One loop writes this node's heartbeat each sixth of a TTL, reads everybody's, looks at what etcd says, and publishes the outcome. It decides nothing
+//! itself: [`crate::engine::liveness`] says who lives, [`crate::engine::assignment`] who owns what.
+//!
+//! | what happens | what follows |
+//! |---|---|
+//! | Postgres away | shards stay; after 5/6 of a TTL trust ends, after a TTL the etcd session; tried again, at first at once |
+//! | Postgres back | if trust had ended: a new generation, so that the publisher asks which batches are still its own |
+//! | this node was declared dead | it revives itself, and a new generation begins |
+//! | etcd away | nothing |
+//! | another node dies or leaves | shards are assigned anew, `adopt_now` is notified |
+//! | a claim loop stands still | no heartbeats: a wedged node is a dead node |
+//! | no brokers for this node alone | it says that it cannot publish, and is `is_cut_off` until a broker answers |
+//! | Postgres's clock jumped | it says that it cannot publish until the clock is steady |
+//! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
+
+mod board;
+mod forget;
+mod keeper;
+mod metrics;
+mod progress;
+mod settings;
+mod standing;
+mod trust;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::domain::NodeId;
+use crate::etcd;
+use crate::shutdown::Tasks;
+
+pub use keeper::Error;
+pub use metrics::Metrics;
+pub use progress::Progress;
+pub use settings::{Parts, Settings};
+pub use standing::Standing;
+pub use trust::TrustHandle;
+
+/// The handle of the membership.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    node: NodeId,
+    standing: watch::Receiver<Standing>,
+    trust: TrustHandle,
+    adopt_now: Arc<Notify>,
+    leave: mpsc::Sender<oneshot::Sender<bool>>,
+    session: Option<etcd::Session>,
+}
+
+/// Starts the membership. Before the first heartbeat is committed the standing has no shards.
+pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
+    let (standing_in, standing) = watch::channel(Standing::default());
+    let (trust_in, trust) = trust::channel(settings.ttl);
+    let (leave, leave_out) = mpsc::channel(1);
+    let adopt_now = Arc::new(Notify::new());
+    let membership = Membership {
+        node: settings.node,
+        standing,
+        trust,
+        adopt_now: Arc::clone(&adopt_now),
+        leave,
+        session: parts.etcd.as_ref().map(|(session, _)| session.clone()),
+    };
+    tasks.spawn("forget dead nodes", forget::run(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()));
+    let board = board::Board::new(settings.clone(), standing_in);
+    let outputs = keeper::Outputs { board, trust: trust_in, adopt_now, leave: leave_out };
+    tasks.spawn("membership", keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()));
+    membership
+}
+
+impl Membership {
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
+    /// Whether what this node holds is certainly still its own.
+    pub fn trust(&self) -> TrustHandle {
+        self.trust.clone()
+    }
+
+    /// Notified when a node was declared dead or has left: look for batches without a living owner now. Keeps one notice for one waiter.
+    pub fn adopt_now(&self) -> Arc<Notify> {
+        Arc::clone(&self.adopt_now)
+    }
+
+    /// Leaves the assignment: writes "left" and ends the etcd session, whereupon the others take over at once. Heartbeats go on, so what is still held
+    /// stays this node's own until it is settled. False when one of the two did not succeed within `deadline`: the others then wait for a TTL.
+    pub async fn leave(&self, deadline: Duration) -> bool {
+        let leave = async {
+            let (done, is_done) = oneshot::channel();
+            let is_written = self.leave.send(done).await.is_ok() && is_done.await.unwrap_or(false);
+            let is_ended = match &self.session {
+                Some(session) => session.end_session(deadline).await,
+                None => true,
+            };
+            is_written && is_ended
+        };
+        tokio::time::timeout(deadline, leave).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,151 @@
+//! Where the outcome is published: shards, owners, and the nodes as people see them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::settings::Settings;
+use super::standing::Standing;
+use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
+use crate::engine::assignment::assign;
+use crate::engine::liveness::Decision;
+use crate::etcd;
+use crate::node::service::{Missing, NodeView};
+use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow};
+
+/// What one turn has found out.
+pub(super) struct Found<'a> {
+    pub answer: &'a Answer,
+    pub decision: &'a Decision,
+    pub members: BTreeMap<NodeId, etcd::Member>,
+    /// The nodes among which the shards are divided.
+    pub nodes: Vec<NodeId>,
+    /// This node's last beat, and when it was sent.
+    pub last: Option<&'a (Beat, Monotonic)>,
+    pub is_cut_off: bool,
+}
+
+pub(super) struct Board {
+    settings: Settings,
+    standing: watch::Sender<Standing>,
+    /// The nodes of the last assignment, and its owners.
+    assigned: (Vec<NodeId>, Vec<NodeId>),
+}
+
+impl Board {
+    pub(super) fn new(settings: Settings, standing: watch::Sender<Standing>) -> Self {
+        Self { settings, standing, assigned: Default::default() }
+    }
+
+    /// Publishes what was found; answers how many shards this node has.
+    pub(super) fn show(&mut self, found: &Found) -> usize {
+        if self.assigned.0 != found.nodes {
+            self.assigned = (found.nodes.clone(), assign(self.settings.shards, &found.nodes));
+        }
+        let owners = &self.assigned.1;
+        let mut owned: BTreeMap<NodeId, Vec<Shard>> = BTreeMap::new();
+        for (shard, owner) in self.settings.shards.all().zip(owners) {
+            owned.entry(*owner).or_default().push(shard);
+        }
+        let mine = owned.get(&self.settings.node).cloned().unwrap_or_default();
+        let count = mine.len();
+        let has_left = found.last.is_some_and(|(beat, _)| beat.has_left);
+        let nodes = self.nodes(found, &owned);
+        self.standing.send_if_modified(|standing| {
+            let is_moved = standing.owners != *owners;
+            let is_changed = is_moved || standing.is_cut_off != found.is_cut_off || standing.has_left != has_left;
+            *standing = Standing {
+                mine,
+                owners: owners.clone(),
+                epoch: standing.epoch + u64::from(is_moved),
+                is_cut_off: found.is_cut_off,
+                is_alone: found.nodes == [self.settings.node],
+                has_left,
+                heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
+                nodes,
+                missing: std::mem::take(&mut standing.missing),
+            };
+            if is_moved {
+                tracing::info!(epoch = standing.epoch, nodes = found.nodes.len(), mine = ?standing.mine, "shards assigned");
+            }
+            is_changed
+        });
+        count
+    }
+
+    /// Publishes what this node lacks; nobody is woken for it.
+    pub(super) fn show_missing(&self, missing: Vec<Missing>) {
+        self.standing.send_if_modified(|standing| {
+            standing.missing = missing;
+            false
+        });
+    }
+
+    /// This node, then all with a heartbeat or a key in etcd, in the order of their start.
+    fn nodes(&self, found: &Found, owned: &BTreeMap<NodeId, Vec<Shard>>) -> Vec<NodeView> {
+        let answer = found.answer;
+        let rows = answer.rows.iter().map(|row| {
+            let standing = found.decision.standings.get(&row.node).map_or("joining", |standing| standing.as_str());
+            of_row(row, standing, answer.postgres_now)
+        });
+        let keys = found
+            .members
+            .iter()
+            .filter(|(node, _)| **node != self.settings.node && !answer.rows.iter().any(|row| row.node == **node));
+        let mut others: Vec<_> = rows.chain(keys.map(|(node, member)| of_member(*node, member))).collect();
+        others.sort_by_key(|view| view.id);
+        others.insert(0, self.own(found));
+        for view in &mut others {
+            view.shards = owned.get(&view.id).cloned().unwrap_or_default();
+        }
+        others
+    }
+
+    fn own(&self, found: &Found) -> NodeView {
+        let standing = match found.last {
+            None => "joining",
+            Some((beat, _)) if beat.has_left => "left",
+            Some(_) => "assigned",
+        };
+        NodeView {
+            id: self.settings.node,
+            name: self.settings.name.clone(),
+            address: self.settings.address.clone(),
+            version: self.settings.version.clone(),
+            started_at: found.answer.started_at.unwrap_or(self.settings.started_at),
+            heartbeat_age: Duration::ZERO,
+            has_broker: found.last.is_some_and(|(beat, _)| beat.has_broker),
+            standing,
+            shards: Vec::new(),
+        }
+    }
+}
+
+fn of_row(row: &HeartbeatRow, standing: &'static str, now: Timestamp) -> NodeView {
+    NodeView {
+        id: row.node,
+        name: row.name.clone(),
+        address: row.address.clone(),
+        version: row.version.clone(),
+        started_at: row.started_at,
+        heartbeat_age: now.since(row.beat_at),
+        has_broker: row.has_broker,
+        standing,
+        shards: Vec::new(),
+    }
+}
+
+fn of_member(id: NodeId, member: &etcd::Member) -> NodeView {
+    NodeView {
+        id,
+        name: member.name.clone(),
+        address: member.address.clone(),
+        version: member.version.clone(),
+        started_at: Timestamp::from_millis(member.started_at),
+        heartbeat_age: Duration::ZERO,
+        has_broker: false,
+        standing: "joining",
+        shards: Vec::new(),
+    }
+}

@@ -1,0 +1,415 @@
+//! The loop: heartbeat, look, decide, publish, wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, Found};
+use super::settings::{Parts, Settings};
+use super::trust::TrustSource;
+use crate::clock;
+use crate::domain::{Monotonic, NodeId};
+use crate::engine::liveness::alone::{Alone, Verdict};
+use crate::engine::liveness::broker::CutOff;
+use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
+use crate::node::service::Missing;
+use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
+use crate::shutdown::{Failure, chain};
+use crate::{etcd, postgres};
+
+/// A wall clock that differs more from the cluster's is warned about.
+const OFFSET_MAX_SECONDS: f64 = 1.0;
+/// Between two turns, however much there is to do.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("node {name} ({address}, {node}) runs on this database already; to run more than one node, give each of them --etcd")]
+    NotAlone { node: NodeId, name: String, address: String },
+}
+
+/// What the loop feeds.
+pub(super) struct Outputs {
+    pub board: Board,
+    pub trust: TrustSource,
+    pub adopt_now: Arc<Notify>,
+    pub leave: mpsc::Receiver<oneshot::Sender<bool>>,
+}
+
+pub(super) struct Keeper {
+    settings: Settings,
+    parts: Parts,
+    out: Outputs,
+    heartbeats: Heartbeats,
+    liveness: Liveness,
+    cut_off: CutOff,
+    /// Of a node without etcd.
+    alone: Option<Alone>,
+    /// Another node without etcd is waited for: this one writes no heartbeats yet.
+    is_waiting: bool,
+    waits_for: Option<NodeId>,
+    must_look_again: bool,
+    counter: i64,
+    /// The last beat that succeeded, and when it was sent.
+    last: Option<(Beat, Monotonic)>,
+    is_cut_off: bool,
+    has_left: bool,
+    /// In a row, and why the last one failed.
+    failures: u32,
+    failure: String,
+    is_wedged: bool,
+    is_offset: bool,
+}
+
+/// When a heartbeat was sent, and when its answer arrived.
+#[derive(Clone, Copy)]
+struct Exchange {
+    sent_at: Monotonic,
+    arrived_at: Monotonic,
+}
+
+impl Keeper {
+    pub(super) fn new(settings: Settings, parts: Parts, out: Outputs) -> Self {
+        let ttl = settings.ttl;
+        let alone = parts.etcd.is_none().then(|| Alone::new(settings.node, ttl));
+        Self {
+            heartbeats: Heartbeats::new(&parts.postgres, ttl),
+            liveness: Liveness::new(ttl),
+            cut_off: CutOff::new(ttl),
+            is_waiting: alone.is_some(),
+            waits_for: None,
+            must_look_again: false,
+            alone,
+            counter: 0,
+            last: None,
+            is_cut_off: false,
+            has_left: false,
+            failures: 0,
+            failure: String::new(),
+            is_wedged: false,
+            is_offset: false,
+            settings,
+            parts,
+            out,
+        }
+    }
+
+    /// Runs until `stopping`. Fails only when this node must not run beside another one.
+    pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+        let mut leaver: Option<oneshot::Sender<bool>> = None;
+        loop {
+            let began_at = clock::monotonic();
+            self.turn().await?;
+            if let Some(leaver) = leaver.take()
+                && leaver.send(self.last.as_ref().is_none_or(|(beat, _)| beat.has_left)).is_err()
+            {
+                tracing::debug!("who asked this node to leave has not waited for it");
+            }
+            let pause = self.pause(began_at, clock::monotonic());
+            tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                Some(done) = self.out.leave.recv() => {
+                    self.has_left = true;
+                    leaver = Some(done);
+                }
+                // Somebody came or went: read the heartbeats now.
+                () = changed(self.parts.etcd.as_mut().map(|(_, view)| view)) => {}
+                () = clock::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One heartbeat and what follows from it.
+    async fn turn(&mut self) -> Result<(), Error> {
+        if self.is_standing_still() {
+            self.liveness.read_failed();
+        } else {
+            match self.exchange().await {
+                Ok((answer, at)) => {
+                    self.succeeded();
+                    self.take_in(&answer, at).await?;
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+        let now = clock::monotonic();
+        self.keep_session(now);
+        self.show_state(now);
+        Ok(())
+    }
+
+    /// True while a claim loop does not turn: then nothing is written, and others take over.
+    fn is_standing_still(&mut self) -> bool {
+        let wedged = self.parts.progress.wedged(clock::monotonic());
+        match wedged {
+            Some(claim_loop) if !self.is_wedged => {
+                tracing::error!(
+                    claim_loop,
+                    "a claim loop stands still: no heartbeats until it turns again, so that others take over"
+                );
+            }
+            None if self.is_wedged => tracing::info!("the claim loops turn again"),
+            _ => {}
+        }
+        self.is_wedged = wedged.is_some();
+        self.is_wedged
+    }
+
+    /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to be alone it only reads.
+    async fn exchange(&mut self) -> Result<(Answer, Exchange), postgres::Error> {
+        let asked_at = clock::monotonic();
+        let stamp = self.heartbeats.stamp().await?;
+        self.parts.clock.take_in(stamp, asked_at);
+        let sent_at = clock::monotonic();
+        let answer = if self.is_waiting { self.heartbeats.read(self.settings.node).await? } else { self.beat(sent_at).await? };
+        let arrived_at = clock::monotonic();
+        self.parts.metrics.heartbeat_duration.observe(arrived_at.since(sent_at).as_secs_f64());
+        Ok((answer, Exchange { sent_at, arrived_at }))
+    }
+
+    async fn beat(&mut self, sent_at: Monotonic) -> Result<Answer, postgres::Error> {
+        let contact = (self.parts.broker)();
+        let is_cut_off = self.cut_off.take_in(contact, self.liveness.others_have_broker(), sent_at);
+        if is_cut_off != self.is_cut_off {
+            self.is_cut_off = is_cut_off;
+            let words = if is_cut_off {
+                "no broker answers this node while others have contact: it leaves"
+            } else {
+                "a broker answers again: it joins"
+            };
+            tracing::warn!("{words} the assignment");
+        }
+        self.counter += 1;
+        let beat = Beat {
+            node: self.settings.node,
+            name: self.settings.name.clone(),
+            address: self.settings.address.clone(),
+            version: self.settings.version.clone(),
+            counter: self.counter,
+            has_broker: contact.has_broker,
+            can_publish: contact.is_ready && !is_cut_off && self.parts.clock.is_steady(),
+            has_left: self.has_left,
+        };
+        let answer = self.heartbeats.beat(&beat).await?;
+        if self.out.trust.renew(sent_at, answer.is_revived, clock::monotonic()) {
+            self.parts.metrics.trust_lost.inc();
+            tracing::warn!(
+                was_declared_dead = answer.is_revived,
+                "this node was without a heartbeat for too long: before it publishes more it asks which batches are still its own"
+            );
+        }
+        self.last = Some((beat, sent_at));
+        Ok(answer)
+    }
+
+    async fn take_in(&mut self, answer: &Answer, at: Exchange) -> Result<(), Error> {
+        self.liveness.take_in(answer.rows.iter().map(sign), at.sent_at, at.arrived_at);
+        let decision = self.decide().await;
+        let nodes = self.assignable(answer, &decision, at)?;
+        let metrics = &self.parts.metrics;
+        metrics.members.set(count(nodes.len()));
+        metrics.suspected.set(count(decision.standings.values().filter(|one| **one == Standing::Suspected).count()));
+        let mine = self.out.board.show(&Found {
+            answer,
+            decision: &decision,
+            members: self.members().unwrap_or_default(),
+            nodes,
+            last: self.last.as_ref(),
+            is_cut_off: self.is_cut_off,
+        });
+        self.parts.metrics.shards_owned.set(count(mine));
+        Ok(())
+    }
+
+    /// Decides who lives, and has Postgres know who does not.
+    async fn decide(&mut self) -> Decision {
+        let etcd = self.etcd_view();
+        let mut decision = self.liveness.decide(&etcd);
+        let mut must_adopt = decision.adopt;
+        for DeclareDead { node, counter } in std::mem::take(&mut decision.declare_dead) {
+            match self.heartbeats.declare_dead(node, counter).await {
+                Ok(true) => {
+                    self.liveness.declared_dead(node);
+                    must_adopt = true;
+                    self.parts.metrics.declared_dead.inc();
+                    tracing::warn!(%node, "declared dead: its heartbeat stands still");
+                }
+                // Somebody else was quicker, or it has beaten since: the next read tells, and follows at once.
+                Ok(false) => {
+                    self.liveness.spare(node);
+                    self.must_look_again = true;
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+        if must_adopt {
+            self.out.adopt_now.notify_one();
+        }
+        decision
+    }
+
+    /// The nodes among which the shards are divided; none while another node without etcd is waited for.
+    fn assignable(&mut self, answer: &Answer, decision: &Decision, at: Exchange) -> Result<Vec<NodeId>, Error> {
+        let own = self.last.as_ref().filter(|(beat, _)| !beat.has_left).map(|(beat, _)| (beat.node, beat.can_publish));
+        let Some(alone) = &mut self.alone else {
+            return Ok(self.liveness.assignable(decision, own));
+        };
+        let observed_since = self.liveness.observed_since().unwrap_or(at.arrived_at);
+        match alone.take_in(decision, observed_since, answer.is_revived, at.arrived_at) {
+            Verdict::Alone => {
+                self.is_waiting = false;
+                self.waits_for = None;
+            }
+            Verdict::NotAlone { other } if !self.has_left => {
+                let row = answer.rows.iter().find(|row| row.node == other);
+                let (name, address) = row.map(|row| (row.name.clone(), row.address.clone())).unwrap_or_default();
+                return Err(Error::NotAlone { node: other, name, address });
+            }
+            Verdict::Wait { other } if self.waits_for != Some(other) => {
+                self.waits_for = Some(other);
+                let patience = self.settings.ttl * 2;
+                tracing::warn!(%other, ?patience, "without --etcd one node runs at a time: waiting whether the other one still lives");
+            }
+            Verdict::NotAlone { .. } | Verdict::Wait { .. } => {}
+        }
+        // The first heartbeat comes before the first shard.
+        Ok(own.map(|(node, _)| node).into_iter().collect())
+    }
+
+    /// Ends the session of a node that is cut off from Postgres: the others then need not wait for three TTL.
+    fn keep_session(&self, now: Monotonic) {
+        let Some((session, _)) = &self.parts.etcd else { return };
+        match &self.last {
+            Some((beat, sent_at)) if !self.has_left && now.since(*sent_at) < self.settings.ttl => {
+                session.announce(etcd::Member {
+                    name: beat.name.clone(),
+                    address: beat.address.clone(),
+                    version: beat.version.clone(),
+                    started_at: self.settings.started_at.as_millis(),
+                    can_publish: beat.can_publish,
+                });
+            }
+            _ => session.end(),
+        }
+    }
+
+    fn show_state(&mut self, now: Monotonic) {
+        if let Some((_, sent_at)) = &self.last {
+            self.parts.metrics.heartbeat_age.set(now.since(*sent_at).as_secs_f64());
+        }
+        self.show_offset();
+        let mut missing = Vec::new();
+        if self.last.is_none() || self.failures > 0 {
+            let why = match self.waits_for {
+                _ if self.failures > 0 => self.failure.clone(),
+                Some(other) => format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first"),
+                None => "no heartbeat has been written yet".to_owned(),
+            };
+            missing.push(Missing { what: "postgres", why });
+        }
+        if let Some((_, view)) = &self.parts.etcd
+            && let etcd::View::Away { since } = *view.borrow()
+        {
+            missing.push(Missing { what: "etcd", why: format!("no answer for {} s", now.since(since).as_secs()) });
+        }
+        if !self.parts.clock.is_steady() {
+            missing.push(Missing { what: "clock", why: "the clock of Postgres is unknown, or has jumped".to_owned() });
+        }
+        self.out.board.show_missing(missing);
+    }
+
+    #[expect(
+        clippy::as_conversions,
+        reason = "microseconds of an offset become a float for people; a rounding error is of no matter"
+    )]
+    fn show_offset(&mut self) {
+        let Some(cluster) = self.parts.clock.now() else { return };
+        let seconds = clock::wall().micros_after(cluster) as f64 / 1e6;
+        self.parts.metrics.clock_offset.set(seconds);
+        let is_offset = seconds.abs() > OFFSET_MAX_SECONDS;
+        if is_offset && !self.is_offset {
+            tracing::warn!(
+                seconds,
+                "this machine's wall clock differs from Postgres's, which is the cluster's; due times go by Postgres's"
+            );
+        }
+        self.is_offset = is_offset;
+    }
+
+    fn succeeded(&mut self) {
+        if self.failures > 0 {
+            tracing::info!(failures = self.failures, "heartbeats reach Postgres again");
+            self.failures = 0;
+            self.failure.clear();
+        }
+    }
+
+    fn failed(&mut self, error: &postgres::Error) {
+        self.liveness.read_failed();
+        self.parts.metrics.heartbeat_failures.inc();
+        self.failure = chain(error);
+        if self.failures == 0 {
+            tracing::warn!(error = self.failure, "heartbeats do not reach Postgres; shards stay where they are");
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Until the next turn: a sixth of a TTL after the last one began, or when somebody may be stale; after a failure soon, for trust runs out.
+    fn pause(&mut self, began_at: Monotonic, now: Monotonic) -> Duration {
+        let ttl = self.settings.ttl;
+        if self.failures > 0 {
+            return (PAUSE_MIN * (1 << self.failures.min(8))).min(ttl / 3);
+        }
+        if std::mem::take(&mut self.must_look_again) || (self.last.is_none() && !self.is_waiting) {
+            return PAUSE_MIN;
+        }
+        let next_at = began_at.plus(ttl / 6);
+        let check_at = self.liveness.next_check_at().unwrap_or(next_at);
+        next_at.min(check_at).since(now).max(PAUSE_MIN)
+    }
+
+    fn etcd_view(&self) -> EtcdView {
+        match (&self.parts.etcd, self.members()) {
+            // Without etcd nobody has a key: a TTL is enough.
+            (None, _) => EtcdView::Known([].into()),
+            (Some(_), None) => EtcdView::Away,
+            (Some(_), Some(members)) => EtcdView::Known(members.into_keys().collect()),
+        }
+    }
+
+    fn members(&self) -> Option<BTreeMap<NodeId, etcd::Member>> {
+        match &*self.parts.etcd.as_ref()?.1.borrow() {
+            etcd::View::Away { .. } => None,
+            etcd::View::Members(members) => Some(members.clone()),
+        }
+    }
+}
+
+async fn changed(view: Option<&mut watch::Receiver<etcd::View>>) {
+    let has_changed = match view {
+        Some(view) => view.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_changed {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn sign(row: &HeartbeatRow) -> (NodeId, Sign) {
+    let sign = Sign {
+        counter: row.counter,
+        has_left: row.has_left,
+        is_dead: row.dead,
+        can_publish: row.can_publish,
+        has_broker: row.has_broker,
+    };
+    (row.node, sign)
+}
+
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,86 @@
+//! What the membership shows of itself.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::telemetry::{Counter, Gauge, Histogram, Registry, Unit};
+
+type Seconds = Gauge<f64, AtomicU64>;
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(super) members: Gauge,
+    pub(super) suspected: Gauge,
+    pub(super) shards_owned: Gauge,
+    pub(super) heartbeat_age: Seconds,
+    pub(super) heartbeat_duration: Histogram,
+    pub(super) heartbeat_failures: Counter,
+    pub(super) clock_offset: Seconds,
+    pub(super) declared_dead: Counter,
+    pub(super) trust_lost: Counter,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            members: Gauge::default(),
+            suspected: Gauge::default(),
+            shards_owned: Gauge::default(),
+            heartbeat_age: Seconds::default(),
+            // From 0.5 ms to 2 s.
+            heartbeat_duration: Histogram::new((0..13).map(|power| 0.0005 * f64::from(1_u32 << power))),
+            heartbeat_failures: Counter::default(),
+            clock_offset: Seconds::default(),
+            declared_dead: Counter::default(),
+            trust_lost: Counter::default(),
+        };
+        metrics.register_counts(registry);
+        metrics.register_times(registry);
+        metrics
+    }
+
+    fn register_counts(&self, registry: &mut Registry) {
+        registry.register(
+            "punctual_members",
+            "Nodes among which the shards are divided, this one included",
+            self.members.clone(),
+        );
+        registry.register(
+            "punctual_members_suspected",
+            "Other nodes whose heartbeat stands still but whose session is alive, or etcd away: waited for",
+            self.suspected.clone(),
+        );
+        registry.register("punctual_shards_owned", "Shards that this node claims from", self.shards_owned.clone());
+        registry.register("punctual_nodes_declared_dead", "Nodes that this node declared dead", self.declared_dead.clone());
+        registry.register(
+            "punctual_trust_lost",
+            "Times that this node had been declared dead, or was without a heartbeat for so long that it may have been",
+            self.trust_lost.clone(),
+        );
+        registry.register(
+            "punctual_heartbeat_failures",
+            "Heartbeats that Postgres did not answer in time, or refused",
+            self.heartbeat_failures.clone(),
+        );
+    }
+
+    fn register_times(&self, registry: &mut Registry) {
+        registry.register_with_unit(
+            "punctual_heartbeat_age",
+            "Time since this node's last heartbeat that succeeded was sent",
+            Unit::Seconds,
+            self.heartbeat_age.clone(),
+        );
+        registry.register_with_unit(
+            "punctual_heartbeat_duration",
+            "Time that Postgres took for a heartbeat, the disk included",
+            Unit::Seconds,
+            self.heartbeat_duration.clone(),
+        );
+        registry.register_with_unit(
+            "punctual_clock_offset",
+            "This machine's wall clock minus the cluster's clock; decides nothing, but confuses who compares logs",
+            Unit::Seconds,
+            self.clock_offset.clone(),
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Trust, as the heartbeats give it to whoever publishes.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::domain::Monotonic;
+use crate::engine::liveness::trust::Trust;
+
+/// Whether what this node holds is certainly still its own.
+///
+/// What it held when the publisher last asked Postgres is its own while [`holds`](Self::holds) says so. When it does not, the publisher waits with
+/// [`regained`](Self::regained), *then* asks Postgres which batches are still its own, purges the others from its producer, and goes on with the new
+/// generation. At the start it holds nothing, and the generation is 0.
+#[derive(Clone, Debug)]
+pub struct TrustHandle {
+    rule: Trust,
+    pulse: watch::Receiver<Pulse>,
+}
+
+/// The side of the heartbeats.
+#[derive(Debug)]
+pub(super) struct TrustSource {
+    rule: Trust,
+    pulse: watch::Sender<Pulse>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Pulse {
+    sent_at: Option<Monotonic>,
+    generation: u64,
+}
+
+pub(super) fn channel(ttl: Duration) -> (TrustSource, TrustHandle) {
+    let (source, pulse) = watch::channel(Pulse::default());
+    let rule = Trust::new(ttl);
+    (TrustSource { rule, pulse: source }, TrustHandle { rule, pulse })
+}
+
+impl TrustHandle {
+    /// Rises when this node had been declared dead, or was without a heartbeat for longer than trust lasts.
+    pub fn generation(&self) -> u64 {
+        self.pulse.borrow().generation
+    }
+
+    /// True while what was this node's own by a check in generation `checked` certainly still is.
+    pub fn holds(&self, checked: u64) -> bool {
+        let pulse = *self.pulse.borrow();
+        pulse.generation == checked && self.rule.is_trusted(pulse.sent_at, clock::monotonic())
+    }
+
+    /// Waits for the next heartbeat. Never, once the membership has ended.
+    pub async fn changed(&mut self) {
+        if self.pulse.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until a heartbeat vouches for this node again; answers the generation in which to check. Never, once the membership has ended.
+    pub async fn regained(&mut self) -> u64 {
+        let rule = self.rule;
+        let generation = self
+            .pulse
+            .wait_for(|pulse| rule.is_trusted(pulse.sent_at, clock::monotonic()))
+            .await
+            .ok()
+            .map(|pulse| pulse.generation);
+        match generation {
+            Some(generation) => generation,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl TrustSource {
+    /// A heartbeat of `sent_at` was answered at `now`; true when a new generation begins with it.
+    pub(super) fn renew(&self, sent_at: Monotonic, is_revived: bool, now: Monotonic) -> bool {
+        let mut is_new = false;
+        // Both at once: nobody sees the new trust with the old generation.
+        self.pulse.send_modify(|pulse| {
+            let has_lapsed = pulse.sent_at.is_some() && !self.rule.is_trusted(pulse.sent_at, now);
+            is_new = is_revived || has_lapsed;
+            *pulse = Pulse { sent_at: Some(sent_at), generation: pulse.generation + u64::from(is_new) };
+        });
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    fn ago(span: Duration) -> Monotonic {
+        Monotonic::from_start(clock::monotonic().since_start().saturating_sub(span))
+    }
+
+    #[test]
+    fn a_node_that_was_declared_dead_is_trusted_only_after_a_check() {
+        let (source, trust) = channel(TTL);
+        assert!(!trust.holds(0));
+        let now = clock::monotonic();
+        assert!(!source.renew(now, false, now));
+        assert!(trust.holds(0));
+        assert!(source.renew(now, true, now));
+        assert!(!trust.holds(0));
+        assert!(trust.holds(trust.generation()));
+    }
+
+    #[test]
+    fn a_pause_longer_than_trust_lasts_begins_a_new_generation() {
+        let (source, trust) = channel(Duration::from_nanos(60));
+        let long_ago = ago(Duration::from_secs(1));
+        source.renew(long_ago, false, clock::monotonic());
+        assert!(source.renew(clock::monotonic(), false, clock::monotonic().plus(Duration::from_millis(1))));
+        assert_eq!(trust.generation(), 1);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a node shows of its work.
+
+use std::time::Duration;
+
+use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
+
+/// Counters of every stage, and how long claims and settles take. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub submitted: Counter,
+    pub submits_refused: Counter,
+    pub submit_unknown: Counter,
+    pub submit_group_tasks: Histogram,
+    pub submit_duration: Histogram,
+    pub submit_queue_tasks: Gauge,
+    pub submit_queue_bytes: Gauge,
+    pub cancel_queue: Gauge,
+    pub cancelled: Counter,
+    pub claimed: Counter,
+    pub claimed_on_insert: Counter,
+    pub claimed_after_due: Counter,
+    pub claim_duration: Histogram,
+    pub claim_failures: Counter,
+    pub claims_too_large: Counter,
+    pub strips: Gauge,
+    pub quarantined: Counter,
+    pub published: Counter,
+    pub lateness: Histogram,
+    pub settled: Counter,
+    pub settled_by_others: Counter,
+    pub settle_duration: Histogram,
+    pub settle_failures: Counter,
+    pub deferred: Counter,
+    pub dead: Counter,
+    pub adopted: Counter,
+    pub recovered: Counter,
+    pub in_flight_tasks: Gauge,
+    pub in_flight_bytes: Gauge,
+    pub in_flight_batches: Gauge,
+    pub parked_topics: Gauge,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut to = Registrar(registry);
+        Self {
+            submitted: to.counter("tasks_submitted", "Tasks stored"),
+            submits_refused: to.counter("tasks_refused", "Tasks refused at submit, whatever the reason"),
+            submit_unknown: to.counter("submit_outcomes_unknown", "Tasks of groups whose commit was not answered"),
+            submit_group_tasks: to.sizes("submit_group_tasks", "Tasks that one commit stored"),
+            submit_duration: to.seconds("submit_duration", "Time of the statement that stores a group"),
+            submit_queue_tasks: to.gauge("submit_queue_tasks", "Tasks that wait to be stored"),
+            submit_queue_bytes: to.gauge("submit_queue_bytes", "Bytes of the tasks that wait to be stored"),
+            cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait"),
+            cancelled: to.counter("tasks_cancelled", "Tasks cancelled"),
+            claimed: to.counter("tasks_claimed", "Tasks claimed, on insert or later"),
+            claimed_on_insert: to
+                .counter("tasks_claimed_on_insert", "Tasks claimed as they were inserted, being due within the window"),
+            claimed_after_due: to
+                .counter("tasks_claimed_after_due", "Tasks of the front that were claimed only after they were due: an alarm"),
+            claim_duration: to.seconds("claim_duration", "Time of a claim that took tasks"),
+            claim_failures: to.counter("claim_failures", "Claims that failed or were not answered"),
+            claims_too_large: to.counter("claims_too_large", "Claims whose range held too much for one, and was divided"),
+            strips: to.gauge("claim_strips", "Ranges of ids set aside, to be claimed in turns with the front"),
+            quarantined: to.counter("tasks_quarantined", "Tasks that cannot be claimed whatever is tried: an alarm"),
+            published: to.counter("tasks_published", "Tasks whose record was acknowledged"),
+            lateness: to.lateness("lateness", "Append or acknowledgement of a record after its due time"),
+            settled: to.counter("tasks_settled", "Tasks of the batches that this node settled"),
+            settled_by_others: to.counter(
+                "batches_settled_by_others",
+                "Batches that were settled or adopted by another node before this one settled them",
+            ),
+            settle_duration: to.seconds("settle_duration", "Time of the statement that settles batches"),
+            settle_failures: to.counter("settle_failures", "Settles that failed or were not answered; they are repeated"),
+            deferred: to.counter("tasks_deferred", "Attempts that ended without acknowledgement, and have a follow-up"),
+            dead: to.counter("tasks_dead", "Tasks given up on: dead letters"),
+            adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
+            recovered: to.counter("batches_recovered", "Batches of this node whose claim was not answered, found by the check"),
+            in_flight_tasks: to.gauge("in_flight_tasks", "Tasks claimed and not settled, in memory"),
+            in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches claimed and not settled"),
+            in_flight_batches: to.gauge("in_flight_batches", "Batches claimed and not settled"),
+            parked_topics: to.gauge("parked_topics", "Topics that Kafka does not take just now"),
+        }
+    }
+
+    /// A record was acknowledged `lateness` after its due time.
+    pub fn published(&self, lateness: Duration) {
+        self.published.inc();
+        self.lateness.observe(lateness.as_secs_f64());
+    }
+}
+
+struct Registrar<'a>(&'a mut Registry);
+
+impl Registrar<'_> {
+    fn counter(&mut self, name: &str, help: &str) -> Counter {
+        let counter = Counter::default();
+        self.0.register(format!("punctual_{name}"), help, counter.clone());
+        counter
+    }
+
+    fn gauge(&mut self, name: &str, help: &str) -> Gauge {
+        let gauge = Gauge::default();
+        self.0.register(format!("punctual_{name}"), help, gauge.clone());
+        gauge
+    }
+
+    fn seconds(&mut self, name: &str, help: &str) -> Histogram {
+        self.histogram(name, help, telemetry::durations())
+    }
+
+    fn lateness(&mut self, name: &str, help: &str) -> Histogram {
+        self.histogram(name, help, telemetry::lateness())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: Histogram) -> Histogram {
+        self.0.register_with_unit(format!("punctual_{name}"), help, Unit::Seconds, histogram.clone());
+        histogram
+    }
+
+    fn sizes(&mut self, name: &str, help: &str) -> Histogram {
+        let histogram = Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        self.0.register(format!("punctual_{name}"), help, histogram.clone());
+        histogram
+    }
+}

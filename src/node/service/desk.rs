@@ -1,0 +1,219 @@
+//! The service of a node: drafts are held against the clock, the topic and the bounds, and then stored, cancelled, looked up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Refusal, Trouble};
+use crate::clock::{self, ClusterClock};
+use crate::domain::{ClusterSettings, NewTask, NodeId, TaskId, TaskState, TaskView, Timestamp, TopicName, Verdict};
+use crate::kafka::{self, LookUpError};
+use crate::node::canceller::Canceller;
+use crate::node::gate::Gate;
+use crate::node::intake::Intake;
+use crate::node::keeper::Leaves;
+use crate::node::membership::Standing;
+use crate::node::metrics::Metrics;
+use crate::postgres::backlog::BacklogCounter;
+use crate::postgres::look_up::LookUp;
+use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
+use crate::shutdown::chain;
+
+/// Waits between looks at a task that is being moved.
+const MOVING: Duration = Duration::from_millis(5);
+/// So many looks at a task that was neither cancelled nor found: it is being moved from one table to another.
+const LOOKS_MAX: usize = 3;
+
+/// What the service of a node is made of.
+#[derive(Debug)]
+pub struct Desk {
+    pub node: NodeId,
+    pub cluster: ClusterSettings,
+    pub delay_max: Duration,
+    pub clock: Arc<ClusterClock>,
+    pub gate: Arc<Gate>,
+    pub intake: Intake,
+    pub canceller: Canceller,
+    pub look_up: LookUp,
+    pub backlog: BacklogCounter,
+    pub topics: kafka::Topics,
+    pub standing: watch::Receiver<Standing>,
+    pub leaves: Arc<Leaves>,
+    pub metrics: Metrics,
+    pub draining: CancellationToken,
+    pub has_seen_etcd: AtomicBool,
+}
+
+impl Desk {
+    /// Stores drafts; the answers are in their order.
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        let count = drafts.len();
+        if self.is_draining() {
+            return vec![Err(Refusal::Draining); count];
+        }
+        let Some(now) = self.clock.now() else {
+            let reason = "Postgres has not been reached yet".to_owned();
+            return vec![Err(Refusal::Unavailable { reason }); count];
+        };
+        let mut results = Vec::with_capacity(count);
+        let mut tasks = Vec::with_capacity(count);
+        let mut known: Option<(TopicName, Result<usize, Refusal>)> = None;
+        for draft in drafts {
+            let topic = draft.record.topic.clone();
+            if known.as_ref().is_none_or(|(name, _)| *name != topic) {
+                let size_max = self.record_bytes_max(&topic).await;
+                known = Some((topic, size_max));
+            }
+            let size_max = known.as_ref().map_or(Err(Refusal::UnknownTopic), |(_, size_max)| size_max.clone());
+            match self.check(draft, size_max, now) {
+                Ok(task) => {
+                    results.push(None);
+                    tasks.push(task);
+                }
+                Err(refusal) => results.push(Some(Err(refusal))),
+            }
+        }
+        let refused = results.iter().flatten().count();
+        let mut stored = self.store(tasks).await.into_iter();
+        let unanswered = || Err(Refusal::Unavailable { reason: "the task was not stored".to_owned() });
+        let results: Vec<_> =
+            results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect();
+        self.metrics.submits_refused.inc_by(u64::try_from(refused).unwrap_or(u64::MAX));
+        results
+    }
+
+    /// Holds a draft against the clock and its topic.
+    fn check(&self, draft: Draft, size_max: Result<usize, Refusal>, now: Timestamp) -> Result<NewTask, Refusal> {
+        let size_max = size_max?;
+        let size = draft.record.size();
+        if size > size_max {
+            return Err(Refusal::TooLarge { size, size_max });
+        }
+        let latest = now.plus(self.delay_max);
+        let due_at = match draft.due {
+            Due::At(at) => at,
+            // Up to the next whole millisecond: a task is never early.
+            Due::After(delay) => now.plus(delay).plus(Duration::from_micros(999)).floor_millis(),
+        };
+        if due_at > latest {
+            return Err(Refusal::TooFar { delay_max: self.delay_max });
+        }
+        let random = (rand::random(), rand::random());
+        Ok(NewTask::new(draft.record, draft.name, due_at, self.cluster.shards, random))
+    }
+
+    async fn record_bytes_max(&self, topic: &TopicName) -> Result<usize, Refusal> {
+        match self.topics.look_up(topic).await {
+            Ok(facts) => Ok(facts.record_bytes_max),
+            Err(LookUpError::Unknown) => Err(Refusal::UnknownTopic),
+            Err(LookUpError::Busy) => Err(Refusal::Busy { bound: "topic-look-ups" }),
+            Err(LookUpError::Denied { reason } | LookUpError::Unavailable { reason }) => {
+                Err(Refusal::Unavailable { reason: format!("look up topic {topic}: {reason}") })
+            }
+        }
+    }
+
+    /// Hands tasks to the intake in pieces that fit a group.
+    async fn store(&self, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
+        let mut results = Vec::with_capacity(tasks.len());
+        let mut piece = Vec::new();
+        let mut bytes = 0;
+        for task in tasks {
+            if !piece.is_empty() && (piece.len() == TASKS_MAX || bytes + task.bytes() > BYTES_MAX) {
+                results.extend(self.intake.store(std::mem::take(&mut piece)).await);
+                bytes = 0;
+            }
+            bytes += task.bytes();
+            piece.push(task);
+        }
+        if !piece.is_empty() {
+            results.extend(self.intake.store(piece).await);
+        }
+        results
+    }
+
+    /// Withdraws a task.
+    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        for look in 0..LOOKS_MAX {
+            let is_cancelled = self.canceller.cancel(id).await?;
+            let task = self.look_up(id).await?;
+            let Some(task) = task else {
+                return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
+            };
+            let verdict = match task.state {
+                TaskState::Cancelled => Verdict::Cancelled,
+                _ if is_cancelled => Verdict::Cancelled,
+                TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
+                // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
+                TaskState::Scheduled if task.attempt > 1 || look + 1 == LOOKS_MAX => Verdict::TooLate,
+                TaskState::Scheduled => {
+                    clock::sleep(MOVING).await;
+                    continue;
+                }
+            };
+            return Ok(Cancelled { verdict, task: Some(task) });
+        }
+        Err(Trouble::Unavailable { reason: "the task is being moved; repeat the cancel".to_owned() })
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        self.look_up.task(id).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })
+    }
+
+    async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {
+        match self.backlog.count(self.leaves.oldest()?, now?).await {
+            Ok(overdue) => Some(Backlog {
+                task_count: overdue.task_count,
+                is_capped: overdue.is_capped,
+                oldest_due_at: overdue.oldest_due_at,
+            }),
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "count the overdue tasks");
+                None
+            }
+        }
+    }
+
+    pub async fn cluster(&self) -> ClusterView {
+        let now = self.clock.now();
+        let backlog = self.overdue(now).await;
+        let nodes = self.standing.borrow().nodes.clone();
+        ClusterView {
+            node: self.node,
+            now,
+            shard_count: self.cluster.shards.get(),
+            window: self.cluster.window,
+            horizon: self.cluster.horizon,
+            nodes,
+            backlog,
+            missing: self.missing(),
+        }
+    }
+
+    /// What the node lacks to be ready; nothing: it is.
+    pub fn missing(&self) -> Vec<Missing> {
+        let mut missing = self.gate.missing();
+        let of_membership = self.standing.borrow().missing.clone();
+        // Once etcd has been there its absence stops nothing: the node stays ready.
+        if !of_membership.iter().any(|missing| missing.what == "etcd") {
+            self.has_seen_etcd.store(true, Ordering::Relaxed);
+        }
+        let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);
+        for more in of_membership.into_iter().filter(|missing| counts(missing.what)) {
+            if !missing.iter().any(|known| known.what == more.what) {
+                missing.push(more);
+            }
+        }
+        missing
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+}

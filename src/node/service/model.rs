@@ -1,0 +1,157 @@
+//! A service without servers, for tests of the API: tasks live in memory and are never published. What it answers depends on the topic.
+//!
+//! | topic | answer |
+//! |---|---|
+//! | `no-such-topic` | unknown topic |
+//! | `small` | takes records up to 1000 bytes |
+//! | `bad` | refused by Postgres |
+//! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
+//! | `panic` | a bug |
+//! | `slow` | no answer, ever |
+//! | `published` | published at once |
+//! | others | stored |
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Accepted, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Refusal, Trouble};
+use crate::domain::{Kept, NewTask, NodeId, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp, Verdict};
+
+/// The model's clock stands still: 2026-01-01T00:00:00Z.
+pub const NOW_MILLIS: i64 = 1_767_225_600_000;
+const DELAY_MAX: Duration = Duration::from_secs(5 * 365 * 86_400);
+const SIZE_MAX: usize = 1000;
+
+#[derive(Debug, Default)]
+pub struct Model {
+    tasks: Mutex<Vec<TaskView>>,
+    names: Mutex<HashMap<(String, String), TaskId>>,
+    random: AtomicU64,
+    pub is_draining: AtomicBool,
+}
+
+impl Model {
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        if drafts.iter().any(|draft| draft.record.topic.as_str() == "slow") {
+            std::future::pending::<()>().await;
+        }
+        drafts.into_iter().map(|draft| self.submit_one(draft)).collect()
+    }
+
+    fn submit_one(&self, draft: Draft) -> Result<Accepted, Refusal> {
+        let reason = "tried".to_owned();
+        match draft.record.topic.as_str() {
+            "no-such-topic" => return Err(Refusal::UnknownTopic),
+            "small" if draft.record.size() > SIZE_MAX => {
+                return Err(Refusal::TooLarge { size: draft.record.size(), size_max: SIZE_MAX });
+            }
+            "bad" => return Err(Refusal::BadValue { reason }),
+            "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
+            "away" => return Err(Refusal::Unavailable { reason }),
+            "lost" => return Err(Refusal::Unknown { reason }),
+            "leaving" => return Err(Refusal::Draining),
+            topic => assert!(topic != "panic", "this topic is for a test of panics"),
+        }
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let due_at = match draft.due {
+            Due::At(at) => at.max(now),
+            Due::After(span) => now.plus(span),
+        };
+        if due_at.since(now) > DELAY_MAX {
+            return Err(Refusal::TooFar { delay_max: DELAY_MAX });
+        }
+        let name = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        if let Some(id) = name.as_ref().and_then(|name| lock(&self.names).get(name).copied()) {
+            return Ok(Accepted { id, state: TaskState::Scheduled, is_new: false });
+        }
+        let random = self.random.fetch_add(1, Ordering::Relaxed);
+        let shards = ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let task = NewTask::new(draft.record, draft.name, due_at, shards, (random, random));
+        let (id, view) = (task.id, view_of(task));
+        let state = view.state;
+        lock(&self.tasks).push(view);
+        if let Some(name) = name {
+            lock(&self.names).insert(name, id);
+        }
+        Ok(Accepted { id, state, is_new: true })
+    }
+
+    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
+            return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
+        };
+        let verdict = match task.state {
+            TaskState::Scheduled | TaskState::Cancelled => Verdict::Cancelled,
+            TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
+        };
+        if verdict == Verdict::Cancelled {
+            task.state = TaskState::Cancelled;
+        }
+        Ok(Cancelled { verdict, task: Some(task.clone()) })
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
+    }
+
+    pub fn cluster(&self) -> ClusterView {
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let node = NodeView {
+            id: NodeId::new(now, 0, 1),
+            name: "model".to_owned(),
+            address: "http://127.0.0.1:7070".to_owned(),
+            version: "0".to_owned(),
+            started_at: now,
+            heartbeat_age: Duration::from_millis(250),
+            has_broker: true,
+            standing: "assigned",
+            shards: (0..4).map(Shard::new).collect(),
+        };
+        ClusterView {
+            node: node.id,
+            now: Some(now),
+            shard_count: 4,
+            window: Duration::from_millis(200),
+            horizon: Duration::from_secs(3 * 86_400),
+            nodes: vec![node],
+            backlog: None,
+            missing: self.missing(),
+        }
+    }
+
+    pub fn missing(&self) -> Vec<Missing> {
+        let draining = Missing { what: "draining", why: "the node is about to leave".to_owned() };
+        if self.is_draining() { vec![draining] } else { Vec::new() }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+}
+
+fn view_of(task: NewTask) -> TaskView {
+    let receipt = Receipt { partition: 1, offset: 2, published_at: task.id.due_at().plus(Duration::from_millis(3)) };
+    let is_published = task.record.topic.as_str() == "published";
+    let kept = Kept {
+        key: task.record.key.map(Vec::from),
+        payload: task.record.payload.map(Vec::from),
+        headers: task.record.headers.as_bytes().to_vec(),
+    };
+    TaskView {
+        id: task.id,
+        topic: task.record.topic,
+        name: task.name.map(|name| name.to_string()),
+        state: if is_published { TaskState::Published } else { TaskState::Scheduled },
+        attempt: 1,
+        receipt: is_published.then_some(receipt),
+        kept: Some(kept),
+        reason: None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,117 @@
+//! Settles batches all of whose outcomes are known, as many at a time as have come together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::holdings::{Held, Holdings};
+use super::mailbox::Mailbox;
+use super::metrics::Metrics;
+use super::publisher::Reports;
+use crate::clock;
+use crate::postgres::settle::{Settlement, Settles};
+use crate::shutdown::{Failure, chain};
+
+/// At most so many batches, and about so many tasks, are settled by one statement.
+const BATCHES_MAX: usize = 64;
+const TASKS_MAX: usize = 20_000;
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Settles that are to be repeated: a crash of Postgres undid them.
+pub type Undone = Mailbox<Arc<Settlement>>;
+
+#[derive(Debug)]
+pub struct Settler {
+    pub settles: Settles,
+    pub reports: Arc<Reports>,
+    pub undone: Arc<Undone>,
+    pub metrics: Metrics,
+    pub stopping: CancellationToken,
+}
+
+impl Settler {
+    /// Runs until the node stops. What is not settled then is adopted by others.
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut waiting: Vec<(Arc<Held>, Arc<Settlement>)> = Vec::new();
+        loop {
+            if waiting.is_empty() {
+                tokio::select! {
+                    () = self.stopping.cancelled() => return Ok(()),
+                    () = self.reports.completed.arrival() => {}
+                    () = self.undone.arrival() => {}
+                }
+            }
+            self.settle_again().await;
+            waiting.extend(self.reports.completed.take().into_iter().map(|held| {
+                let settlement = Arc::new(held.settlement());
+                (held, settlement)
+            }));
+            if !self.settle_some(&mut waiting).await {
+                tokio::select! {
+                    () = self.stopping.cancelled() => return Ok(()),
+                    () = clock::sleep(RETRY) => {}
+                }
+            }
+        }
+    }
+
+    /// Settles the first of `waiting`; false when that did not go through, and is to be tried again.
+    async fn settle_some(&mut self, waiting: &mut Vec<(Arc<Held>, Arc<Settlement>)>) -> bool {
+        let mut task_count = 0;
+        let count = waiting
+            .iter()
+            .take(BATCHES_MAX)
+            .take_while(|(_, settlement)| {
+                let fits = task_count < TASKS_MAX;
+                task_count += settlement.task_count();
+                fits
+            })
+            .count();
+        if count == 0 {
+            return true;
+        }
+        let group: Vec<&Settlement> = waiting[..count].iter().map(|(_, settlement)| settlement.as_ref()).collect();
+        let began_at = clock::monotonic();
+        match self.settles.settle(&group).await {
+            Ok(settled) => {
+                self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                for (held, settlement) in waiting.drain(..count) {
+                    if settled.contains(&held.batch.id) {
+                        self.metrics.settled.inc_by(as_u64(settlement.task_count()));
+                    } else {
+                        // Another node adopted it while this one was thought dead, or an earlier settle took effect whose answer was lost.
+                        self.metrics.settled_by_others.inc();
+                        tracing::info!(batch = %held.batch.id, "the batch was settled or adopted before");
+                    }
+                    self.holdings().settled(&held, settlement, clock::monotonic());
+                }
+                true
+            }
+            Err(error) => {
+                self.metrics.settle_failures.inc();
+                tracing::warn!(error = chain(&error), batches = count, "settle failed; it will be repeated");
+                false
+            }
+        }
+    }
+
+    async fn settle_again(&mut self) {
+        let undone = self.undone.take();
+        for settlement in undone {
+            match self.settles.settle(&[settlement.as_ref()]).await {
+                Ok(_) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
+                // The next check sees it unsettled again.
+                Err(error) => tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed"),
+            }
+        }
+    }
+
+    fn holdings(&self) -> &Holdings {
+        &self.reports.holdings
+    }
+}
+
+fn as_u64(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

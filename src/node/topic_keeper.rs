@@ -1,0 +1,116 @@
+//! Keeps an eye on the topics and the producers: parks what does not answer, probes what is parked, and mends what has failed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::claimer::Shared;
+use super::membership::Standing;
+use super::publisher::Publisher;
+use crate::clock;
+use crate::domain::TopicName;
+use crate::engine::topics::{Action, Sight};
+use crate::kafka::{LookUpError, Topics};
+use crate::shutdown::Failure;
+
+const INTERVAL: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub struct TopicKeeper {
+    pub shared: Arc<Shared>,
+    pub publisher: Arc<Publisher>,
+    pub topics: Topics,
+    /// A topic is silent when a record of it has waited for so long.
+    pub silence_max: Duration,
+    pub standing: watch::Receiver<Standing>,
+    pub stopping: CancellationToken,
+}
+
+impl TopicKeeper {
+    /// Runs until the node stops.
+    pub async fn run(self) -> Result<(), Failure> {
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(()),
+                () = self.publisher.reports.topic_actions.arrival() => {}
+                () = clock::sleep(INTERVAL) => {}
+            }
+            self.publisher.mend()?;
+            self.publisher.publish_alone()?;
+            self.publisher.end_purge();
+            let has_broker = self.shared.gate.has_broker();
+            self.publisher.set_cut_off(!has_broker);
+            let now = clock::monotonic();
+            let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(now, self.silence_max);
+            // While this node itself holds records back, silence is nobody's fault.
+            let may_blame = has_broker && self.shared.gate.may_publish();
+            let mut actions = self.publisher.reports.topic_actions.take();
+            actions.extend(self.shared.holdings.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
+            for action in actions {
+                self.act(action).await;
+            }
+            self.forget_durable();
+            self.show();
+        }
+    }
+
+    async fn act(&self, action: Action) {
+        match action {
+            Action::Look(topic) => {
+                let sight = match self.topics.ask(&topic).await {
+                    Ok(_) => Sight::There,
+                    Err(LookUpError::Unknown) => Sight::Denied,
+                    Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
+                };
+                let next = self.shared.holdings.topics().looked(&topic, sight, clock::monotonic());
+                if let Some(next) = next {
+                    self.tell(&next);
+                }
+            }
+            told => self.tell(&told),
+        }
+    }
+
+    fn tell(&self, action: &Action) {
+        match action {
+            Action::Parked(topic) => {
+                tracing::warn!(%topic, "no acknowledgement; the topic is parked, its tasks stay where they are")
+            }
+            Action::Gone(topic) => tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters"),
+            Action::Unparked(topic) => {
+                tracing::info!(%topic, "the topic is tried again");
+                self.shared.sweep.send_modify(|count| *count += 1);
+            }
+            Action::Look(_) => {}
+        }
+    }
+
+    /// A heartbeat commits synchronously, and so makes durable every settle that was answered before it was sent.
+    fn forget_durable(&self) {
+        let sent_at = self.standing.borrow().heartbeat_sent_at;
+        if let Some(sent_at) = sent_at {
+            self.shared.holdings.durable_until(sent_at);
+        }
+    }
+
+    fn show(&self) {
+        let (parked, gone) = {
+            let topics = self.shared.holdings.topics();
+            (topics.parked_count(), topics.gone_count())
+        };
+        self.publisher.set_gone_count(gone);
+        let amount = self.shared.holdings.amount();
+        let metrics = &self.shared.metrics;
+        metrics.parked_topics.set(as_i64(parked));
+        metrics.in_flight_tasks.set(as_i64(amount.tasks));
+        metrics.in_flight_bytes.set(as_i64(amount.bytes));
+        metrics.in_flight_batches.set(as_i64(amount.batches));
+    }
+}
+
+fn as_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

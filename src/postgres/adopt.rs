@@ -1,0 +1,106 @@
+//! Adopt: take over the unsettled batches of a dead node; and what a node has on its books itself.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::claim::read_batch;
+use super::connection::{Connection, Purpose, Settings};
+use super::error::Error;
+use crate::domain::{Batch, BatchId, NodeId};
+
+const PURPOSE: Purpose =
+    Purpose { name: "adopt", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
+
+/// At most so many batches are adopted in a round: what is left is adopted by the next one, or by another node.
+pub const BATCHES_MAX: i64 = 64;
+
+const ADOPT: &str = "-- adopt
+update execlog_batch b
+set owner = $1
+where b.settled_at is null
+  and b.batch in (
+    select u.batch
+    from execlog_batch u
+    where u.settled_at is null
+      and not exists (select from heartbeat h where h.node = u.owner and not h.dead)
+    order by u.batch
+    limit $2
+    for update skip locked)
+  and not exists (select from heartbeat h where h.node = b.owner and not h.dead)
+returning b.batch";
+
+const OWN_UNSETTLED: &str = "-- own unsettled
+select batch from execlog_batch where settled_at is null and owner = $1";
+
+const LOAD: &str = "-- load
+select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
+from execlog_batch b
+join execlog_payload p on p.batch = b.batch
+where b.batch = $1 and b.owner = $2 and b.settled_at is null";
+
+const FREE: &str = "-- free
+update execlog_batch set owner = null where batch = any($1) and owner = $2 and settled_at is null returning batch";
+
+/// The connection on which a node looks after batches that it does not hold in memory.
+#[derive(Debug)]
+pub struct Adoptions {
+    connection: Connection,
+    node: NodeId,
+}
+
+impl Adoptions {
+    pub fn new(settings: &Settings, node: NodeId) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node }
+    }
+
+    /// Makes this node the owner of unsettled batches without a living one, at most `count_max` of them. The absence of life is what counts, not a list of
+    /// the dead: a batch of a node that is in no list is adopted as well.
+    pub async fn adopt(&mut self, count_max: i64) -> Result<Vec<BatchId>, Error> {
+        let (node, count_max) = (self.node.uuid(), count_max.min(BATCHES_MAX));
+        let adopted = self
+            .connection
+            .run("adopt batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(count_max).fetch_all(connection).await
+            })
+            .await?;
+        Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
+    }
+
+    /// All unsettled batches of this node.
+    pub async fn own_unsettled(&mut self) -> Result<Vec<BatchId>, Error> {
+        let node = self.node.uuid();
+        let own = self
+            .connection
+            .run("look for own unsettled batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED).bind(node).fetch_all(connection).await
+            })
+            .await?;
+        Ok(own.into_iter().map(BatchId::from_uuid).collect())
+    }
+
+    /// Reads a batch of this node's; `None` when it is not (or no longer) this node's to settle, or its payload is out of sight for a moment: then it is
+    /// to be tried again, and never means that there is nothing to publish.
+    pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, Error> {
+        let node = self.node.uuid();
+        self.connection
+            .run("load a batch", async |connection| {
+                let row = sqlx::query(LOAD).bind(batch.uuid()).bind(node).fetch_optional(connection).await?;
+                row.map_or(Ok(None), |row| read_batch(&row, 0, batch))
+            })
+            .await
+    }
+
+    /// Gives batches up, for others to adopt; the ids of those that were this node's.
+    pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, Error> {
+        let ids: Vec<Uuid> = batches.iter().map(|batch| batch.uuid()).collect();
+        let node = self.node.uuid();
+        let freed = self
+            .connection
+            .run("free batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(FREE).bind(ids).bind(node).fetch_all(connection).await
+            })
+            .await?;
+        Ok(freed.into_iter().map(BatchId::from_uuid).collect())
+    }
+}

@@ -1,0 +1,259 @@
+//! Claim: take due tasks out of `task` into the execlog, durably, before anything is sent.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use super::arrays::{Elements, elements};
+use super::connection::{Connection, Purpose, Settings};
+use super::error::Error;
+use crate::domain::batch::TaskParts;
+use crate::domain::ids::floor_of;
+use crate::domain::{Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
+
+/// A claim that would take more rows takes none.
+pub const ROWS_MAX: i64 = 4_000;
+/// A claim of more than one row that would take more bytes takes none.
+pub const BYTES_MAX: i64 = 16 << 20;
+
+const PURPOSE: Purpose = Purpose {
+    name: "claim",
+    deadline: Duration::from_secs(5),
+    // A generic plan locks every leaf: 602 locks at 300 leaves, and one retirement of an unrelated leaf then fails or blocks all claims.
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
+
+/// Where tasks are claimed from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The leaves.
+    Task,
+    /// What became due while no node moved it.
+    Far,
+}
+
+/// What to claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub batch: BatchId,
+    pub owner: NodeId,
+    pub shards: &'a [i16],
+    pub range: IdRange,
+    /// Topics whose tasks stay where they are.
+    pub left_out: &'a [TopicName],
+    /// Ids that could not be claimed before.
+    pub quarantined: &'a [Uuid],
+}
+
+#[derive(Debug)]
+pub enum Claimed {
+    Nothing,
+    Batch(Batch),
+    /// There is too much in the range; nothing was taken.
+    TooLarge,
+}
+
+/// One loop's connection for claims.
+#[derive(Debug)]
+pub struct Claims {
+    connection: Connection,
+}
+
+impl Claims {
+    pub fn new(settings: &Settings) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE) }
+    }
+
+    /// Claims what `request` names. With it comes Postgres's clock.
+    ///
+    /// # Errors
+    /// After [`Error::Unavailable`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
+    pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<(Claimed, Timestamp), Error> {
+        let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
+        let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;
+        read(&row, request.batch).map_err(|error| Error::new(what, error.into()))
+    }
+
+    /// The due time of the first task in `source` that is due before `before`.
+    pub async fn oldest(&mut self, source: Source, before: Timestamp) -> Result<Option<Timestamp>, Error> {
+        let text = format!("-- oldest\nselect id from {} where id < $1 order by id limit 1", source.table());
+        let id = self
+            .connection
+            .run("look for the oldest task", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(text)).bind(floor_of(before)).fetch_optional(connection).await
+            })
+            .await?;
+        Ok(id.map(|id| TaskId::from_uuid(id).due_at()))
+    }
+
+    /// Notes that a task cannot be claimed.
+    pub async fn quarantine(&mut self, id: Uuid, reason: &str) -> Result<(), Error> {
+        let shard = TaskId::from_uuid(id).shard().as_smallint();
+        self.connection
+            .run("put a task into quarantine", async |connection| {
+                sqlx::query(QUARANTINE).bind(id).bind(shard).bind(reason).execute(connection).await
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// The ids in quarantine, at most `count_max`.
+    pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, Error> {
+        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        self.connection
+            .run("read the quarantine", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(QUARANTINED).bind(count_max).fetch_all(connection).await
+            })
+            .await
+    }
+}
+
+const QUARANTINE: &str = "-- quarantine
+insert into quarantine (id, shard, reason) values ($1, $2, $3) on conflict (id) do update set reason = excluded.reason";
+
+const QUARANTINED: &str = "-- quarantined
+select id from quarantine order by id limit $1";
+
+impl Source {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Far => "task_far",
+        }
+    }
+}
+
+/// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
+/// `octet_length` of a toasted value does not fetch it. All arrays are built once, in one row, and kept and answered from there.
+fn claim_text(source: Source) -> String {
+    let table = source.table();
+    format!(
+        "-- claim
+with size as materialized (
+  select count(*) as rows, coalesce(sum(bytes), 0)::bigint as bytes
+  from (
+    select coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0) as bytes
+    from {table}
+    where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
+    limit $8 + 1
+  ) found
+), taken as (
+  delete from {table}
+  where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
+    and (select rows <= $8 and (bytes <= $9 or rows = 1) from size)
+  returning id, topic, key, payload, headers, name, first_id, attempt
+), arrays as materialized (
+  select
+    count(*) as rows, array_agg(id) as ids, array_agg(topic) as topics, array_agg(key) as keys, array_agg(payload) as payloads,
+    array_agg(headers) as headers,
+    case when count(name) > 0 then array_agg(name) end as names,
+    case when count(first_id) > 0 then array_agg(first_id) end as first_ids,
+    case when count(first_id) > 0 then array_agg(attempt) end as attempts
+  from taken
+), batch as (
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names)
+  select $6, $7, clock_timestamp(), rows, ids, first_ids, attempts, names from arrays where rows > 0
+), payload as (
+  insert into execlog_payload (batch, topics, keys, payloads, headers)
+  select $6, topics, keys, payloads, headers from arrays where rows > 0
+)
+select
+  (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+  size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
+  ids, first_ids, attempts, names, topics, keys, payloads, headers
+from size, arrays"
+    )
+}
+
+async fn statement(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
+    let left_out: Vec<&str> = request.left_out.iter().map(TopicName::as_str).collect();
+    sqlx::query(AssertSqlSafe(claim_text(source)))
+        .bind(request.shards)
+        .bind(request.range.from)
+        .bind(request.range.to)
+        .bind(left_out)
+        .bind(request.quarantined)
+        .bind(request.batch.uuid())
+        .bind(request.owner.uuid())
+        .bind(ROWS_MAX)
+        .bind(BYTES_MAX)
+        .fetch_one(connection)
+        .await
+}
+
+fn read(row: &PgRow, batch: BatchId) -> Result<(Claimed, Timestamp), sqlx::Error> {
+    let now = Timestamp::from_micros(row.try_get(0)?);
+    if row.try_get(1)? {
+        return Ok((Claimed::TooLarge, now));
+    }
+    let claimed = read_batch(row, 2, batch)?.map_or(Claimed::Nothing, Claimed::Batch);
+    Ok((claimed, now))
+}
+
+/// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads, headers. `None` when the ids are NULL.
+pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Option<Batch>, sqlx::Error> {
+    let Some(ids) = elements(row, first)? else { return Ok(None) };
+    let mut columns = Columns {
+        first_ids: elements(row, first + 1)?,
+        attempts: elements(row, first + 2)?,
+        names: elements(row, first + 3)?,
+        topics: needed(row, first + 4)?,
+        keys: needed(row, first + 5)?,
+        payloads: needed(row, first + 6)?,
+        headers: needed(row, first + 7)?,
+    };
+    let bytes = columns.keys.bytes() + columns.payloads.bytes() + columns.headers.bytes();
+    let mut builder = BatchBuilder::new(batch, ids.len(), bytes);
+    for id in ids {
+        let parts = columns.next(id).ok_or_else(|| sqlx::Error::Decode("the arrays of a batch differ in length".into()))?;
+        builder.push(parts);
+    }
+    Ok(Some(builder.build()))
+}
+
+fn needed(row: &PgRow, index: usize) -> Result<Elements<'_>, sqlx::Error> {
+    elements(row, index)?.ok_or_else(|| sqlx::Error::Decode("an array of a batch is missing".into()))
+}
+
+struct Columns<'a> {
+    first_ids: Option<Elements<'a>>,
+    attempts: Option<Elements<'a>>,
+    names: Option<Elements<'a>>,
+    topics: Elements<'a>,
+    keys: Elements<'a>,
+    payloads: Elements<'a>,
+    headers: Elements<'a>,
+}
+
+impl<'a> Columns<'a> {
+    fn next(&mut self, id: Option<&'a [u8]>) -> Option<TaskParts<'a>> {
+        Some(TaskParts {
+            id: task_id(id?)?,
+            first_id: optional(&mut self.first_ids)?.map(task_id).unwrap_or_default(),
+            attempt: optional(&mut self.attempts)?.and_then(|bytes| Some(i16::from_be_bytes(bytes.try_into().ok()?))),
+            name: optional(&mut self.names)?,
+            topic: std::str::from_utf8(self.topics.next()??).ok()?,
+            key: self.keys.next()?,
+            payload: self.payloads.next()?,
+            headers: self.headers.next()?,
+        })
+    }
+}
+
+/// The next element of an array that may be missing as a whole.
+fn optional<'a>(elements: &mut Option<Elements<'a>>) -> Option<Option<&'a [u8]>> {
+    elements.as_mut().map_or(Some(None), Iterator::next)
+}
+
+fn task_id(bytes: &[u8]) -> Option<TaskId> {
+    Uuid::from_slice(bytes).ok().map(TaskId::from_uuid)
+}
+
+/// The numbers of `shards` as claims take them, in order: all claims then lock rows in the same order.
+pub fn smallints(shards: &[Shard]) -> Vec<i16> {
+    let mut numbers: Vec<i16> = shards.iter().map(|shard| shard.as_smallint()).collect();
+    numbers.sort_unstable();
+    numbers
+}

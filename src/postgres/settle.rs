@@ -1,0 +1,326 @@
+//! Settle: write the outcomes and receipts of batches; only their owner can, and only once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+use uuid::Uuid;
+
+use super::connection::{Connection, Purpose, Settings};
+use super::error::Error;
+use crate::domain::{Batch, BatchId, NodeId, Outcome, span::Reach};
+
+const PURPOSE: Purpose = Purpose {
+    name: "settle",
+    deadline: Duration::from_secs(10),
+    // A settle that a crash of Postgres undoes is repeated from memory, or its batch is published again: it need not wait for the disk. Here alone.
+    settings: &[("synchronous_commit", "off"), ("plan_cache_mode", "force_custom_plan")],
+};
+
+/// The outcomes of one batch, ready to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settlement {
+    pub batch: BatchId,
+    span: i16,
+    id_from: Uuid,
+    id_to: Uuid,
+    topic_names: Vec<String>,
+    topic_indexes: Option<Vec<i16>>,
+    outcomes: Vec<i16>,
+    partitions: Vec<i32>,
+    offsets: Vec<i64>,
+    published_ats: Vec<i64>,
+    next_ids: Option<Vec<Option<Uuid>>>,
+    follow_ups: Vec<FollowUp>,
+    dead: Vec<Dead>,
+    /// First ids of the later attempts that are final now.
+    ended: Vec<Uuid>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Row {
+    first_id: Uuid,
+    topic: String,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Option<Vec<u8>>,
+    name: Option<String>,
+    attempt: i16,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FollowUp {
+    id: Uuid,
+    shard: i16,
+    maybe_sent: bool,
+    row: Row,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Dead {
+    row_id: Uuid,
+    reason: String,
+    row: Row,
+}
+
+impl Settlement {
+    /// What the execlog will say of `batch`; `outcomes` are in the order of its tasks.
+    ///
+    /// # Panics
+    /// When there is not exactly one outcome per task.
+    pub fn new(batch: &Batch, outcomes: &[Outcome]) -> Self {
+        assert_eq!(batch.len(), outcomes.len(), "a batch is settled when each of its tasks has an outcome");
+        let reach = Reach::of((0..batch.len()).map(|index| batch.id_of(index)));
+        let has_one_topic = batch.topics().len() == 1;
+        let has_deferred = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
+        let mut settlement = Self {
+            batch: batch.id,
+            span: reach.map_or(0, |reach| reach.span.as_smallint()),
+            id_from: reach.map_or_else(Uuid::nil, |reach| reach.from.uuid()),
+            id_to: reach.map_or_else(Uuid::nil, |reach| reach.to.uuid()),
+            topic_names: batch.topics().iter().map(ToString::to_string).collect(),
+            topic_indexes: (!has_one_topic)
+                .then(|| batch.tasks().map(|task| i16::try_from(task.topic).unwrap_or(i16::MAX).saturating_add(1)).collect()),
+            outcomes: outcomes.iter().map(Outcome::code).collect(),
+            partitions: Vec::with_capacity(outcomes.len()),
+            offsets: Vec::with_capacity(outcomes.len()),
+            published_ats: Vec::with_capacity(outcomes.len()),
+            next_ids: has_deferred.then(|| vec![None; outcomes.len()]),
+            follow_ups: Vec::new(),
+            dead: Vec::new(),
+            ended: Vec::new(),
+        };
+        for (index, outcome) in outcomes.iter().enumerate() {
+            settlement.add(batch, index, outcome);
+        }
+        settlement
+    }
+
+    fn add(&mut self, batch: &Batch, index: usize, outcome: &Outcome) {
+        let task = batch.task(index);
+        let (partition, offset, published_at) = match outcome {
+            Outcome::Published(receipt) => (receipt.partition, receipt.offset, receipt.published_at.as_millis()),
+            Outcome::Deferred { .. } | Outcome::Dead { .. } => (-1, -1, 0),
+        };
+        self.partitions.push(partition);
+        self.offsets.push(offset);
+        self.published_ats.push(published_at);
+        let is_later_attempt = task.first_id != task.id;
+        match outcome {
+            Outcome::Published(_) => {}
+            Outcome::Deferred { next, maybe_sent } => {
+                if let Some(next_ids) = &mut self.next_ids {
+                    next_ids[index] = Some(next.uuid());
+                }
+                let row = Row::of(batch, index, task.attempt.saturating_add(1));
+                self.follow_ups.push(FollowUp {
+                    id: next.uuid(),
+                    shard: next.shard().as_smallint(),
+                    maybe_sent: *maybe_sent,
+                    row,
+                });
+                return;
+            }
+            Outcome::Dead { reason } => {
+                let row = Row::of(batch, index, task.attempt);
+                self.dead.push(Dead { row_id: task.id.uuid(), reason: reason.replace('\0', " "), row });
+            }
+        }
+        if is_later_attempt {
+            self.ended.push(task.first_id.uuid());
+        }
+    }
+
+    /// True when nothing but the batch's own row is written.
+    fn is_plain(&self) -> bool {
+        self.follow_ups.is_empty() && self.dead.is_empty() && self.ended.is_empty()
+    }
+
+    pub fn task_count(&self) -> usize {
+        self.outcomes.len()
+    }
+}
+
+impl Row {
+    fn of(batch: &Batch, index: usize, attempt: i16) -> Self {
+        let task = batch.task(index);
+        Self {
+            first_id: task.first_id.uuid(),
+            topic: batch.topics()[usize::from(task.topic)].to_string(),
+            key: task.key.map(<[u8]>::to_vec),
+            payload: task.payload.map(<[u8]>::to_vec),
+            headers: Some(task.headers.to_vec()).filter(|headers| !headers.is_empty()),
+            name: task.name.map(|name| String::from_utf8_lossy(name).into_owned()),
+            attempt,
+        }
+    }
+}
+
+/// Several batches in one statement: what they have in common are the arrays, laid end to end, of which each takes its slice.
+const SETTLE: &str = "-- settle
+update execlog_batch b
+set settled_at = clock_timestamp(),
+  span = s.span, id_from = s.id_from, id_to = s.id_to,
+  topic_names = ($7::text[])[s.topic_low:s.topic_high],
+  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
+  outcomes = ($9::smallint[])[s.low:s.high],
+  partitions = ($10::integer[])[s.low:s.high],
+  offsets = ($11::bigint[])[s.low:s.high],
+  published_ats = ($12::bigint[])[s.low:s.high]
+from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[], $14::integer[], $15::integer[], $16::integer[])
+  as s(batch, span, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
+where b.batch = s.batch and b.owner = $1 and b.settled_at is null
+returning b.batch";
+
+/// One batch with follow-ups, dead letters or the end of a later attempt: everything hangs on the row that was updated, so that neither a zombie's settle nor
+/// a repeated one makes a second follow-up.
+const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
+with settled as (
+  update execlog_batch
+  set settled_at = clock_timestamp(), span = $3, id_from = $4, id_to = $5, topic_names = $6, topic_indexes = $7, outcomes = $8,
+    partitions = $9, offsets = $10, published_ats = $11, next_ids = $12
+  where batch = $2 and owner = $1 and settled_at is null
+  returning batch
+), follow_up as (
+  insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt)
+  select f.id, f.shard, f.first_id, f.topic, f.key, f.payload, f.headers, f.name, f.attempt
+  from settled
+  cross join unnest($13::uuid[], $14::smallint[], $15::uuid[], $16::text[], $17::bytea[], $18::bytea[], $19::bytea[], $20::text[], $21::smallint[])
+    as f(id, shard, first_id, topic, key, payload, headers, name, attempt)
+), moved as (
+  insert into task_follow (first_id, row_id, maybe_sent)
+  select f.first_id, f.id, f.maybe_sent
+  from settled
+  cross join unnest($13::uuid[], $15::uuid[], $22::boolean[]) as f(id, first_id, maybe_sent)
+  on conflict (first_id) do update set row_id = excluded.row_id, maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
+), dead as (
+  insert into dead_letter (row_id, id, topic, key, payload, headers, name, attempts, reason)
+  select d.row_id, d.first_id, d.topic, d.key, d.payload, d.headers, d.name, d.attempt, d.reason
+  from settled
+  cross join unnest($23::uuid[], $24::uuid[], $25::text[], $26::bytea[], $27::bytea[], $28::bytea[], $29::text[], $30::smallint[], $31::text[])
+    as d(row_id, first_id, topic, key, payload, headers, name, attempt, reason)
+), ended as (
+  delete from task_follow using settled where first_id = any($32)
+)
+select batch from settled";
+
+/// The connection for settles.
+#[derive(Debug)]
+pub struct Settles {
+    connection: Connection,
+    node: NodeId,
+}
+
+impl Settles {
+    pub fn new(settings: &Settings, node: NodeId) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node }
+    }
+
+    /// Settles batches; the answer holds those that were this node's and unsettled. For the others it was too late: another node adopted them, or an earlier
+    /// settle whose answer was lost took effect.
+    pub async fn settle(&mut self, settlements: &[&Settlement]) -> Result<HashSet<BatchId>, Error> {
+        let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
+            settlements.iter().partition(|settlement| settlement.is_plain());
+        let node = self.node.uuid();
+        let mut settled = HashSet::new();
+        if !plain.is_empty() {
+            let rows =
+                self.connection.run("settle batches", async |connection| settle_plain(connection, node, &plain).await).await?;
+            settled.extend(rows.into_iter().map(BatchId::from_uuid));
+        }
+        for settlement in others {
+            let rows = self
+                .connection
+                .run("settle a batch with follow-ups", async |connection| {
+                    settle_with_follow_ups(connection, node, settlement).await
+                })
+                .await?;
+            settled.extend(rows.into_iter().map(BatchId::from_uuid));
+        }
+        Ok(settled)
+    }
+}
+
+async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[&Settlement]) -> Result<Vec<Uuid>, sqlx::Error> {
+    let (mut lows, mut highs, mut topic_lows, mut topic_highs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut end, mut topic_end) = (0_i32, 0_i32);
+    for settlement in settlements {
+        lows.push(end.saturating_add(1));
+        end = end.saturating_add(i32::try_from(settlement.outcomes.len()).unwrap_or(i32::MAX));
+        highs.push(end);
+        topic_lows.push(topic_end.saturating_add(1));
+        topic_end = topic_end.saturating_add(i32::try_from(settlement.topic_names.len()).unwrap_or(i32::MAX));
+        topic_highs.push(topic_end);
+    }
+    let each = settlements;
+    sqlx::query_scalar::<_, Uuid>(SETTLE)
+        .bind(node)
+        .bind(each.iter().map(|s| s.batch.uuid()).collect::<Vec<_>>())
+        .bind(each.iter().map(|s| s.span).collect::<Vec<_>>())
+        .bind(each.iter().map(|s| s.id_from).collect::<Vec<_>>())
+        .bind(each.iter().map(|s| s.id_to).collect::<Vec<_>>())
+        .bind(each.iter().map(|s| s.topic_indexes.is_some()).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| s.topic_names.iter().map(String::as_str)).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| indexes_of(s)).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| s.outcomes.iter().copied()).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| s.partitions.iter().copied()).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| s.offsets.iter().copied()).collect::<Vec<_>>())
+        .bind(each.iter().flat_map(|s| s.published_ats.iter().copied()).collect::<Vec<_>>())
+        .bind(lows)
+        .bind(highs)
+        .bind(topic_lows)
+        .bind(topic_highs)
+        .fetch_all(connection)
+        .await
+}
+
+/// The topic indexes of a batch; as long as its outcomes even when it has none, for the slices of all arrays to agree.
+fn indexes_of(settlement: &Settlement) -> impl Iterator<Item = i16> {
+    (0..settlement.outcomes.len()).map(|index| settlement.topic_indexes.as_ref().map_or(1, |indexes| indexes[index]))
+}
+
+async fn settle_with_follow_ups(
+    connection: &mut PgConnection,
+    node: Uuid,
+    settlement: &Settlement,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    let query = sqlx::query_scalar::<_, Uuid>(SETTLE_WITH_FOLLOW_UPS)
+        .bind(node)
+        .bind(settlement.batch.uuid())
+        .bind(settlement.span)
+        .bind(settlement.id_from)
+        .bind(settlement.id_to)
+        .bind(&settlement.topic_names)
+        .bind(&settlement.topic_indexes)
+        .bind(&settlement.outcomes)
+        .bind(&settlement.partitions)
+        .bind(&settlement.offsets)
+        .bind(&settlement.published_ats)
+        .bind(&settlement.next_ids);
+    let follow_ups = || settlement.follow_ups.iter();
+    let query = query
+        .bind(follow_ups().map(|f| f.id).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.shard).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.first_id).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.topic.as_str()).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.key.as_deref()).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.payload.as_deref()).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.headers.as_deref()).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.name.as_deref()).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.row.attempt).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
+    let dead = || settlement.dead.iter();
+    query
+        .bind(dead().map(|d| d.row_id).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.first_id).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.topic.as_str()).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.key.as_deref()).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.payload.as_deref()).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.headers.as_deref()).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.name.as_deref()).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.row.attempt).collect::<Vec<_>>())
+        .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>())
+        .bind(&settlement.ended)
+        .fetch_all(connection)
+        .await
+}

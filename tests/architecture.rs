@@ -1,0 +1,306 @@
+//! The structure of the program, checked. ARCHITECTURE.md is the map; here is what keeps it true. Each rule is also tried on an example that breaks it: a
+//! rule that cannot fail is none.
+#![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
+
+#[path = "architecture/rules.rs"]
+mod rules;
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::Source;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file that could be committed, by its path from the root: all but what `.gitignore` names and git's own.
+fn files() -> Vec<(String, String)> {
+    let ignored = fs::read_to_string(root().join(".gitignore")).unwrap_or_default();
+    let ignored: Vec<&str> = ignored.lines().map(|line| line.trim().trim_matches('/')).chain([".git"]).collect();
+    let mut found = Vec::new();
+    let mut open = vec![root()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap_or_else(|error| panic!("{}: {error}", folder.display())).path();
+            let name = relative(&path);
+            if ignored.contains(&name.as_str()) {
+                continue;
+            }
+            if path.is_dir() {
+                open.push(path);
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                found.push((name, text));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn relative(path: &Path) -> String {
+    let parts = path.strip_prefix(root()).unwrap_or(path).components();
+    parts.map(|part| part.as_os_str().to_string_lossy().into_owned()).collect::<Vec<_>>().join("/")
+}
+
+/// The Rust of some folders.
+fn rust(folders: &[&str]) -> Vec<Source> {
+    let is_wanted = |path: &str| path.ends_with(".rs") && folders.iter().any(|folder| path.starts_with(folder));
+    let sources: Vec<Source> =
+        files().into_iter().filter(|(path, _)| is_wanted(path)).map(|(path, text)| Source::new(&path, &text)).collect();
+    assert!(!sources.is_empty(), "there is no Rust in {folders:?}");
+    sources
+}
+
+fn holds(broken: Vec<String>) {
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+/// Files of an example, as `(path, text)`.
+fn example(files: &[(&str, &str)]) -> Vec<Source> {
+    files.iter().map(|(path, text)| Source::new(path, text)).collect()
+}
+
+/// How many lines a rule has to say.
+fn said(broken: Vec<String>) -> usize {
+    broken.len()
+}
+
+#[test]
+fn each_layer_uses_only_what_it_may() {
+    holds(rules::layers(&rust(&["src/"])));
+}
+
+#[test]
+fn modules_form_no_circle() {
+    holds(rules::cycles(&rust(&["src/"])));
+}
+
+#[test]
+fn libraries_stop_at_their_folders() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let dependencies = rules::dependencies(&manifest);
+    assert!(dependencies.len() > 10, "{dependencies:?}");
+    holds(rules::libraries(&rust(&["src/"]), &dependencies));
+}
+
+#[test]
+fn files_are_short_enough_to_be_read() {
+    holds(rules::lengths(&rust(&["src/", "tests/", "build.rs", "benches/", "examples/"])));
+}
+
+#[test]
+fn production_code_does_not_panic_on_errors() {
+    holds(rules::panics(&rust(&["src/"])));
+}
+
+#[test]
+fn no_test_is_skipped() {
+    holds(rules::ignored(&rust(&["src/", "tests/"])));
+}
+
+#[test]
+fn tests_wait_for_facts() {
+    holds(rules::sleeps(&rust(&["src/", "tests/"])));
+}
+
+#[test]
+fn statements_begin_with_their_name() {
+    holds(rules::statements(&rust(&["src/"])));
+}
+
+#[test]
+fn nothing_names_a_registry_or_a_path_of_one_machine() {
+    // The lock file names its registry by cargo's own convention.
+    let files = files().into_iter().filter(|(path, _)| path != "Cargo.lock");
+    holds(files.flat_map(|(path, text)| rules::places(&path, &text)).collect());
+}
+
+#[test]
+fn links_of_the_papers_lead_somewhere() {
+    let exists = |path: &str| root().join(path).exists();
+    let papers = files().into_iter().filter(|(path, _)| path.ends_with(".md"));
+    holds(papers.flat_map(|(path, text)| rules::links(&path, &text, exists)).collect());
+}
+
+#[test]
+fn decisions_are_all_in_their_index() {
+    let files = files();
+    let index =
+        files.iter().find(|(path, _)| path == "docs/decisions/README.md").map(|(_, text)| text.as_str()).unwrap_or_default();
+    let records = files.iter().filter_map(|(path, _)| path.strip_prefix("docs/decisions/")).filter(|name| *name != "README.md");
+    holds(records.filter(|name| !index.contains(*name)).map(|name| format!("{name} is not in the index")).collect());
+}
+
+#[test]
+fn main_is_under_40_lines() {
+    let main = fs::read_to_string(root().join("src/main.rs")).unwrap();
+    assert!(main.lines().count() < 40);
+}
+
+// The rules, tried on what they forbid.
+
+#[test]
+fn a_layer_that_reaches_up_is_seen_however_it_is_written() {
+    for text in [
+        "use crate::node::Wheel;",
+        "use crate::{node, domain::Task};",
+        "fn f() { crate::node::go() }",
+        "fn f() -> Vec<crate::node::Wheel> {}",
+        "use super::super::node;",
+    ] {
+        let sources = example(&[("src/engine/claiming.rs", text), ("src/node.rs", ""), ("src/domain.rs", "")]);
+        assert_eq!(said(rules::layers(&sources)), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_is_allowed_or_is_not_code_is_not_seen() {
+    for text in [
+        "use crate::domain::Task;",
+        "// use crate::node::Wheel;",
+        "/* crate::node /* nested */ crate::node */",
+        "const TEXT: &str = \"crate::node::Wheel\";",
+        "const TEXT: &str = r#\"\"crate::node\"#;",
+        "fn quote() -> char { '\"' } // crate::node",
+        "#[cfg(test)]\nmod tests { use crate::node::Wheel; fn f() { if true {} } }",
+        "#[cfg(test)]\nuse crate::node::Wheel;",
+    ] {
+        let sources = example(&[("src/engine/claiming.rs", text), ("src/node.rs", ""), ("src/domain.rs", "")]);
+        assert_eq!(rules::layers(&sources), Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn the_api_sees_of_a_node_only_its_service() {
+    let node = ("src/node.rs", "pub mod service;\npub mod wheel;");
+    let others = [node, ("src/node/service.rs", ""), ("src/node/wheel.rs", "")];
+    for (text, count) in [("use crate::node::service::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
+        let sources = example(&[&others[..], &[("src/api/tasks.rs", text)]].concat());
+        assert_eq!(said(rules::layers(&sources)), count, "{text}");
+    }
+}
+
+#[test]
+fn a_module_without_a_layer_is_seen() {
+    assert_eq!(said(rules::layers(&example(&[("src/utils.rs", "")]))), 1);
+}
+
+#[test]
+fn a_circle_is_seen_through_reexports_and_between_parent_and_child() {
+    let through = example(&[
+        ("src/a.rs", "pub mod b;\npub mod c;\npub use b::B;\npub use self::c::C;"),
+        ("src/a/b.rs", "use super::C;\npub struct B;"),
+        ("src/a/c.rs", "use super::B;\npub struct C;"),
+    ]);
+    assert_eq!(said(rules::cycles(&through)), 2, "a::b to a::c and back");
+    let family = example(&[("src/a.rs", "mod b;\nuse b::B;\npub struct A;"), ("src/a/b.rs", "use super::A;\npub struct B;")]);
+    assert_eq!(said(rules::cycles(&family)), 2, "a to a::b and back");
+}
+
+#[test]
+fn siblings_under_a_root_that_passes_their_names_on_are_no_circle() {
+    let sources = example(&[
+        ("src/a.rs", "pub mod b;\npub mod c;\npub use b::B;\npub use c::C;"),
+        ("src/a/b.rs", "pub struct B;"),
+        ("src/a/c.rs", "use super::B;\npub struct C;"),
+    ]);
+    assert_eq!(rules::cycles(&sources), Vec::<String>::new());
+}
+
+#[test]
+fn a_library_outside_its_folder_is_seen() {
+    let dependencies = ["sqlx", "clap", "tokio"].map(str::to_owned);
+    for (path, text, count) in [
+        ("src/postgres/claim.rs", "use sqlx::Row;", 0),
+        ("src/node/claimer.rs", "use sqlx::Row;", 1),
+        ("src/node/claimer.rs", "fn f(e: sqlx::Error) {}", 1),
+        ("src/node/claimer.rs", "use std::fmt;\nuse ::sqlx;", 1),
+        ("src/client/args.rs", "use clap::Args;", 0),
+        ("src/client/submit.rs", "use clap::Args;", 1),
+        ("src/engine/claiming.rs", "use tokio::time;", 1),
+        ("src/engine/claiming.rs", "use std::{fmt, fs};", 1),
+        ("src/node/claimer.rs", "use tokio::time;", 0),
+    ] {
+        assert_eq!(said(rules::libraries(&example(&[(path, text)]), &dependencies)), count, "{path}: {text}");
+    }
+}
+
+#[test]
+fn a_library_without_a_home_is_seen() {
+    let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nserde-json5 = \"1\"\nthiserror = { version = \"2\" }\n\n[dev-dependencies]\ny = \"1\"\n";
+    assert_eq!(rules::dependencies(manifest), ["serde_json5", "thiserror"]);
+    assert_eq!(said(rules::libraries(&[], &rules::dependencies(manifest))), 1);
+}
+
+#[test]
+fn a_long_file_is_seen() {
+    assert_eq!(said(rules::lengths(&example(&[("src/a.rs", &"\n".repeat(601)), ("src/b.rs", &"\n".repeat(600))]))), 1);
+}
+
+#[test]
+fn a_panic_is_seen_outside_tests_only() {
+    let text = "fn f() { g().unwrap(); h().expect(\"x\") }\n#[cfg(test)]\nmod tests { fn f() { g().unwrap() } }";
+    assert_eq!(
+        said(rules::panics(&example(&[
+            ("src/a.rs", text),
+            ("src/a/tests.rs", "g().unwrap()"),
+            ("src/a/tests/more.rs", "g().unwrap()")
+        ]))),
+        2
+    );
+    assert_eq!(said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nx.unwrap_or(1)")]))), 0);
+}
+
+#[test]
+fn a_skipped_test_and_a_test_that_sleeps_are_seen() {
+    let skipped = concat!("#[test]\n#[ign", "ore = \"slow\"]\nfn f() {}");
+    assert_eq!(said(rules::ignored(&example(&[("tests/a.rs", skipped)]))), 1);
+    for (path, text, count) in [
+        ("tests/a.rs", "fn f() { std::thread::sleep(x) }", 1),
+        ("tests/a.rs", "fn f() { tokio::time::sleep(x).await }", 1),
+        ("tests/support/wait.rs", "fn f() { std::thread::sleep(x) }", 0),
+        ("src/a.rs", "fn f() { clock::sleep(x) }", 0),
+        ("src/a.rs", "#[cfg(test)]\nmod tests { fn f() { clock::sleep(x) } }", 1),
+    ] {
+        assert_eq!(said(rules::sleeps(&example(&[(path, text)]))), count, "{path}: {text}");
+    }
+}
+
+#[test]
+fn a_statement_without_a_name_is_seen() {
+    for (text, count) in [
+        ("const S: &str = \"select 1\";", 1),
+        ("const S: &str = \"\n  with d as (delete from task) select 1\";", 1),
+        ("const S: &str = \"-- claim\nselect 1\";", 0),
+        ("const S: &str = \"-- claim\\n select 1\";", 0),
+        ("const S: &str = \"\\\n-- claim\nselect 1\";", 0),
+        ("const S: &str = \"-- claim select 1\";", 1),
+        ("const S: &str = \"-- claim \\\n select 1\";", 1),
+        ("const S: &str = \"update the heartbeat\";", 0),
+        ("const S: &str = \"update heartbeat set counter = 1\";", 1),
+        ("const S: &str = concat!(\"-- claim in \", $table, \"\n select 1 from \", $table);", 0),
+        ("const S: &str = concat!(\"select 1 from \", $table);", 1),
+        ("#[cfg(test)]\nmod tests { const S: &str = \"select 1\"; }", 0),
+    ] {
+        assert_eq!(said(rules::statements(&example(&[("src/postgres/claim.rs", text)]))), count, "{text}");
+    }
+    assert_eq!(said(rules::statements(&example(&[("src/api/a.rs", "const S: &str = \"select 1\";")]))), 0);
+}
+
+#[test]
+fn a_registry_and_a_path_of_one_machine_are_seen() {
+    let registry = ["https://crates", "io/x"].join(".");
+    let folder = ["cd ", "work", "main"].join("/");
+    assert_eq!(said(rules::places("a", &format!("fine\n{registry}\n{folder}\n"))), 2);
+    assert_eq!(said(rules::places("a", "see docs/work/x.md and $HOME/work/x")), 0);
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_seen() {
+    let exists = |path: &str| path == "docs/here.md";
+    assert_eq!(said(rules::links("docs/a.md", "[x](here.md#part) [y](https://e.org) [z](#here)", exists)), 0);
+    assert_eq!(said(rules::links("docs/a.md", "[x](../gone.md) [y](there.md)", exists)), 2);
+}

@@ -1,0 +1,110 @@
+//! A cancel has a verdict, and the verdict is true, whatever the claims do meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::api::Task;
+use crate::support::wait::until;
+use crate::support::{Api, Cluster, Ledger, NONE, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const TASK_COUNT: usize = 3000;
+const CANCELLERS: usize = 16;
+const WINDOW_MS: i64 = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verdicts_are_true_while_claims_run() {
+    let cluster = Cluster::start("verdicts").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let start = now_ms() + 2500;
+    let tasks: Vec<Value> = (0..TASK_COUNT)
+        .map(|number| json!({ "topic": topic, "due_at": start + rand::random_range(0..5000), "payload_text": format!("task {number}") }))
+        .collect();
+    let accepted = first.api().submit_all(&tasks).await;
+    ledger.accept_all(&accepted, &tasks);
+    let verdicts = cancel_around_the_claims(&accepted, &[first.api().clone(), second.api().clone()], &ledger).await;
+    let count = |verdict: &str| verdicts.get(verdict).map_or(0, Vec::len);
+    assert!(
+        count("cancelled") >= 500 && count("too_late") >= 500,
+        "too one-sided: {} / {}",
+        count("cancelled"),
+        count("too_late")
+    );
+    assert_eq!(count("cancelled") + count("too_late"), TASK_COUNT, "every task is known");
+    // The ledger fails for a cancelled one that is in Kafka, and for one that was too late and is not.
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.cancelled_count, findings.published_count), (count("cancelled"), count("too_late")));
+    assert_eq!(findings.duplicates, NONE);
+    // A verdict is for ever.
+    for (verdict, ids) in &verdicts {
+        for id in ids.iter().step_by(50) {
+            assert_eq!(&second.api().cancel(*id).await.verdict(), verdict);
+        }
+    }
+}
+
+/// Cancels each task at a random moment around the one at which it is claimed; the ids by verdict.
+async fn cancel_around_the_claims(tasks: &[Task], nodes: &[Api], ledger: &Arc<Ledger>) -> HashMap<String, Vec<Uuid>> {
+    let mut planned: Vec<(i64, Uuid)> =
+        tasks.iter().map(|task| (task.due_at - WINDOW_MS + rand::random_range(-150..150), task.id)).collect();
+    planned.sort_unstable();
+    let cancellers = (0..CANCELLERS).map(|number| {
+        let mine: Vec<(i64, Uuid)> = planned.iter().copied().skip(number).step_by(CANCELLERS).collect();
+        let (api, ledger) = (nodes[number % nodes.len()].clone(), Arc::clone(ledger));
+        tokio::spawn(async move {
+            let mut verdicts = Vec::with_capacity(mine.len());
+            for (moment, id) in mine {
+                until(moment).await;
+                let verdict = api.cancel(id).await.verdict();
+                ledger.cancel(id, verdict.clone());
+                verdicts.push((verdict, id));
+            }
+            verdicts
+        })
+    });
+    let mut by_verdict: HashMap<String, Vec<Uuid>> = HashMap::new();
+    for canceller in cancellers.collect::<Vec<_>>() {
+        for (verdict, id) in canceller.await.unwrap() {
+            by_verdict.entry(verdict).or_default().push(id);
+        }
+    }
+    by_verdict
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_can_be_repeated_and_says_the_same() {
+    let cluster = Cluster::start("repeated").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let consumer = cluster.consumer(&topic);
+    let pending = api.submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x" })).await;
+    let far = api.submit(&json!({ "topic": topic, "delay": "5000h", "payload_text": "x" })).await;
+    assert_eq!(cluster.count("select count(*) from task_far").await, 1, "beyond the horizon a task waits in the far table");
+    for task in [&pending, &far] {
+        for _ in 0..3 {
+            let answer = api.cancel(task.id).await;
+            assert_eq!(answer.verdict(), "cancelled");
+            assert_eq!(Task::new(answer.json()["task"].clone()).state, "cancelled");
+        }
+    }
+    let fired = api.submit(&json!({ "topic": topic, "delay": 0, "payload_text": "x" })).await;
+    let record = &consumer.wait_count(1, DEADLINE).await[0];
+    cluster.wait_final(3, DEADLINE).await;
+    for _ in 0..2 {
+        let answer = api.cancel(fired.id).await;
+        assert_eq!(answer.verdict(), "too_late");
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        assert_eq!(Task::new(answer.json()["task"].clone()).position(), Some((record.partition, record.offset)));
+    }
+    assert_eq!(api.cancel(Uuid::from_u128(fired.id.as_u128() ^ 1)).await.verdict(), "not_found");
+    let left = cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await;
+    assert_eq!((left, cluster.execlog().await.len()), (0, 3));
+}

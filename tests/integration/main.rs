@@ -1,0 +1,27 @@
+//! The promises, shown on the real program with a real Postgres, Kafka and etcd. Each test has a cluster of its own, so they run in parallel.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::as_conversions,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test ends where something is not as it should be, and reads this machine's clock and settings itself"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod cancel;
+mod cluster;
+mod far;
+mod large;
+mod leaves;
+mod main_job;
+mod outages;
+mod refusals;
+mod restart;
+mod settings;
+mod storage;
+mod take_over;

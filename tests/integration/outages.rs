@@ -1,0 +1,76 @@
+//! Each server goes away and comes back, under traffic. Its stack is its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::traffic::Plan;
+use crate::support::{Api, Cluster, Ledger, NONE, OwnStack, Traffic, Wishes, eventually, now_ms};
+
+/// A server's way back, a node's back-off, and the deferrals of what was in flight.
+const DEADLINE: Duration = Duration::from_secs(90);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What is done to a server.
+#[derive(Clone, Copy, Debug)]
+enum Outage {
+    Stopped,
+    Crashed,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() {
+    let own = OwnStack::start("outages").await;
+    let cluster = Cluster::at(&own.stack, "outages", Wishes::default()).await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let nodes = [first.api().clone(), second.api().clone()];
+    // One after the other on the same cluster: "in any order" includes what an earlier outage has left behind.
+    for (service, outage) in [
+        ("postgres", Outage::Stopped),
+        ("kafka", Outage::Stopped),
+        ("etcd", Outage::Stopped),
+        ("postgres", Outage::Crashed),
+        ("etcd", Outage::Crashed),
+    ] {
+        eprintln!("{service}: {outage:?}");
+        go_through(&own, &cluster, &nodes, service, outage).await;
+    }
+}
+
+/// Traffic before, during and after an outage of `service`; then everything is held against the ledger.
+async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &str, outage: Outage) {
+    let topic = cluster.topic(&format!("{service}-{outage:?}")).await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let traffic = Traffic::start(Plan { topic, tasks_per_second: 150, ahead: 0..4000 }, &ledger, nodes);
+    consumer.wait_count(150, DEADLINE).await;
+    match outage {
+        Outage::Stopped => own.stop(service).await,
+        Outage::Crashed => own.kill(service).await,
+    }
+    let gone_at = now_ms();
+    if service == "etcd" {
+        // It stops nothing: tasks due while it is away, for longer than a session lives, arrive on time.
+        let arrived = |due_after: i64| consumer.records().iter().any(|record| record.timestamp > due_after);
+        eventually("tasks arrive without etcd", DEADLINE, async || arrived(gone_at + 5000)).await;
+    } else {
+        eventually("nodes notice", READY_DEADLINE, async || !nodes[0].is_ready().await).await;
+    }
+    own.start_again(service).await;
+    let back_at = now_ms();
+    for node in nodes {
+        eventually("the node is ready again", READY_DEADLINE, async || node.is_ready().await).await;
+    }
+    let is_after = || consumer.records().iter().any(|record| record.timestamp > back_at + 1000);
+    eventually("records of after the outage", DEADLINE, async || is_after()).await;
+    traffic.stop().await;
+    check(cluster, &ledger, &consumer, service).await;
+}
+
+async fn check(cluster: &Cluster, ledger: &Ledger, consumer: &crate::support::Consumer, service: &str) {
+    let findings = ledger.settle_up(cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.dead, NONE, "an outage of {service} is no reason to give up a task");
+    if service == "etcd" {
+        assert_eq!(findings.duplicates, NONE, "nobody was declared dead");
+        assert!(findings.lateness_at(0.99) < 1000, "{} ms late without etcd", findings.lateness_at(0.99));
+    }
+}

@@ -1,0 +1,89 @@
+//! What Kafka refuses stops nobody else.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, Ledger, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+/// A topic that was gone: a publish deadline, and the back-off of a deferral or two.
+const RETURN_DEADLINE: Duration = Duration::from_secs(90);
+
+/// `count` small tasks for `topic`, due over two seconds from `start`.
+fn small_tasks(topic: &str, start: i64, count: i64) -> Vec<Value> {
+    let due_at = |number: i64| start + number * 2000 / count;
+    (0..count)
+        .map(|number| json!({ "topic": topic, "due_at": due_at(number), "payload_text": format!("small {number}") }))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_nobody() {
+    let cluster = Cluster::start("refused").await;
+    let (strict, other) = (cluster.topic("strict").await, cluster.topic("other").await);
+    let node = cluster.node().await;
+    let (of_strict, of_other) = (cluster.consumer(&strict), cluster.consumer(&other));
+    let ledger = Ledger::default();
+    let start = now_ms() + 5000;
+    // Accepted, for the topic takes them now.
+    let large: Vec<Value> = (0..20)
+        .map(|number| json!({ "topic": strict, "due_at": start + number * 100, "payload_text": "x".repeat(100_000) }))
+        .collect();
+    let mut doomed = node.api().submit_all(&large).await;
+    ledger.accept_all(&doomed, &large);
+    for topic in [&strict, &other] {
+        let tasks = small_tasks(topic, start, 200);
+        ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
+    }
+    cluster.alter_topic(&strict, &[("max.message.bytes", "20000")]).await;
+    assert!(now_ms() < start, "the topic's limit was lowered too late for this test");
+    let records = || [of_strict.records(), of_other.records()].concat();
+    let mut findings = ledger.settle_up(&cluster, records, DEADLINE).await;
+    assert_eq!((findings.published_count, findings.duplicates.len()), (400, 0));
+    doomed.sort_unstable_by_key(|task| task.id);
+    findings.dead.sort_unstable();
+    assert_eq!(findings.dead, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
+    assert_eq!(cluster.count("select count(*) from dead_letter where reason <> ''").await, 20);
+    let dead = node.api().task(doomed[0].id).await;
+    assert_eq!(dead.state, "dead");
+    assert!(dead.shown["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{}", dead.shown);
+    assert_eq!(node.api().cancel(doomed[0].id).await.verdict(), "too_late");
+    let worst = of_other.records().iter().map(|record| record.timestamp - due_at(record)).max().unwrap();
+    assert!(worst < 2000, "a task of another topic was {worst} ms late");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_was_deleted_holds_nobody_up_and_its_tasks_arrive_when_it_is_back() {
+    let cluster = Cluster::start("deleted").await;
+    let (gone, other) = (cluster.topic("gone").await, cluster.topic("other").await);
+    let node = cluster.node().await;
+    let of_other = cluster.consumer(&other);
+    let ledger = Ledger::default();
+    let start = now_ms() + 3000;
+    for topic in [&gone, &other] {
+        let tasks = small_tasks(topic, start, 200);
+        ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
+    }
+    cluster.delete_topic(&gone).await;
+    let records = of_other.wait_count(200, DEADLINE).await;
+    let worst = records.iter().map(|record| record.timestamp - due_at(record)).max().unwrap();
+    assert!(worst < 2000, "a task of another topic was {worst} ms late");
+    eventually("the tasks of the deleted topic are due", DEADLINE, async || now_ms() > start + 2000).await;
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 0, "a topic may come back");
+
+    cluster.create_topic(&gone, &[]).await;
+    let of_gone = cluster.consumer(&gone);
+    let records = || [of_gone.records(), of_other.records()].concat();
+    eventually("all arrive", RETURN_DEADLINE, async || ledger.has_arrived(&records())).await;
+    let findings = ledger.settle_up(&cluster, || of_other_first(&of_other, &of_gone), RETURN_DEADLINE).await;
+    assert_eq!((findings.published_count, findings.dead.len()), (400, 0));
+}
+
+fn of_other_first(other: &crate::support::Consumer, gone: &crate::support::Consumer) -> Vec<crate::support::Record> {
+    [other.records(), gone.records()].concat()
+}
+
+fn due_at(record: &crate::support::Record) -> i64 {
+    std::str::from_utf8(record.header("punctual-due-at").unwrap()).unwrap().parse().unwrap()
+}

@@ -1,0 +1,111 @@
+//! Nodes that leave in good order, and single nodes that come back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::traffic::Plan;
+use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually, eventually_some};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Without etcd a second node waits up to twice the TTL (3 s) for the other's heartbeat to age; the rest is for a busy machine.
+const ALONE_DEADLINE: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_told_to_end_leaves_nothing_behind() {
+    let cluster = Cluster::start("drain").await;
+    let topic = cluster.topic("orders").await;
+    let (mut leaver, stayer) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let leaver_id = leaver.id().await;
+    let plan = Plan { topic, tasks_per_second: 400, ahead: 0..3000 };
+    let traffic = Traffic::start(plan, &ledger, &[leaver.api().clone(), stayer.api().clone()]);
+    consumer.wait_count(400, DEADLINE).await;
+    leaver.terminate();
+    let status = leaver.wait_exit(DEADLINE).await;
+    assert_eq!(status.code(), Some(0), "{}", leaver.log());
+    assert_eq!(cluster.unsettled(leaver_id).await, NONE, "it settles what it held before it ends");
+    traffic.stop().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.duplicates, findings.dead), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
+    // A wide window: the node holds a task for seconds, and drains as long.
+    let cluster = Cluster::with("draining", Wishes { window: "8s", has_etcd: false, ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let mut node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let held = node.api().submit(&json!({ "topic": topic, "delay": 6000, "payload_text": "held" })).await;
+    assert_eq!(held.state, "claimed");
+    node.terminate();
+    let late = json!({ "topic": topic, "delay": "1h", "payload_text": "late" }).to_string();
+    let answer = eventually_some("the node says that it drains", Duration::from_secs(5), async || {
+        let answer = node.api().post("/v1/tasks", late.clone()).await;
+        (answer.status == 503).then_some(answer)
+    })
+    .await;
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{}", answer.text);
+    assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u32>().is_ok()), "{:?}", answer.headers);
+    assert_eq!(node.api().get("/readyz").await.status, 503);
+    assert_eq!(node.wait_exit(DEADLINE).await.code(), Some(0));
+    let records = consumer.wait_count(1, DEADLINE).await;
+    assert_eq!(records[0].task_id(), held.id, "what it held is published at its time");
+    assert!(records[0].timestamp >= held.due_at);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_node_takes_up_again_what_it_held_when_it_was_killed() {
+    let cluster = Cluster::with("alone", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let mut node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    consumer.wait_count(200, DEADLINE).await;
+    let orphans = cluster.kill_with_unsettled_work(&mut node).await;
+    traffic.stop().await;
+    let _again = cluster.node().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.dead, NONE);
+    assert!(findings.duplicates.iter().all(|id| orphans.contains(id)), "{:?} / {orphans:?}", findings.duplicates);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_node_that_was_told_to_end_is_replaced_at_once_and_without_a_duplicate() {
+    let cluster = Cluster::with("replaced", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let mut node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    consumer.wait_count(100, DEADLINE).await;
+    node.terminate();
+    assert_eq!(node.wait_exit(DEADLINE).await.code(), Some(0));
+    traffic.stop().await;
+    let _again = cluster.node().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.duplicates, findings.dead), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_etcd_a_second_node_does_not_start_beside_a_living_one() {
+    let cluster = Cluster::with("second", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    let first = cluster.node().await;
+    let mut second = cluster.spawn(&[]);
+    second.wait_listening().await;
+    let api = second.api().clone();
+    eventually("the second node gives up", ALONE_DEADLINE, async || {
+        let status = second.has_ended();
+        assert!(status.is_none_or(|status| !status.success()), "it did not do what it was started for");
+        assert!(status.is_some() || !api.is_ready().await, "two single nodes are ready");
+        status.is_some()
+    })
+    .await;
+    let log = second.log();
+    assert!(log.contains("etcd") || log.contains("another node"), "it says why: {log}");
+    assert!(first.api().is_ready().await);
+}

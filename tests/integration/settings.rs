@@ -1,0 +1,173 @@
+//! Settings that are wrong, servers that are not there, and a database that is not ready for it.
+
+use std::process::Output;
+use std::time::Duration;
+
+use crate::support::node::program;
+use crate::support::proxy::{Proxy, Target};
+use crate::support::{Cluster, Node, Stack, Wishes, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+async fn run(arguments: &[&str]) -> Output {
+    let output = tokio::time::timeout(DEADLINE, program(arguments).output());
+    output.await.unwrap_or_else(|_elapsed| panic!("punctual {arguments:?} does not end")).unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_problems_of_the_settings_are_told_at_once() {
+    let bare = run(&["serve"]).await;
+    assert_eq!(bare.status.code(), Some(2), "{}", errors(&bare));
+    for flag in ["--database-url", "--kafka"] {
+        assert!(errors(&bare).contains(flag), "{flag}: {}", errors(&bare));
+    }
+    let bad = [
+        ("--listen", "nowhere"),
+        ("--precision", "soon"),
+        ("--session-ttl", "1 parsec"),
+        ("--delay-max", "-1s"),
+        ("--cluster", "a/b"),
+        ("--kafka-property", "no-equals-sign"),
+        ("--in-flight-bytes", "lots"),
+    ];
+    let mut arguments = vec!["serve", "--database-url", "mysql://x", "--kafka", "127.0.0.1:1"];
+    arguments.extend(bad.iter().flat_map(|(flag, value)| [*flag, *value]));
+    let output = run(&arguments).await;
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    for (flag, _) in bad.iter().chain(&[("--database-url", "")]) {
+        assert!(errors(&output).contains(flag), "{flag} is not told: {}", errors(&output));
+    }
+    let output = run(&["migrate", "--database-url", "postgres://x", "--shards", "63", "--leaf", "1s", "--horizon", "1d"]).await;
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("--shards") && errors(&output).contains("--horizon"), "{}", errors(&output));
+    let unknown = run(&["serve", "--no-such-flag"]).await;
+    assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_version_names_the_commit() {
+    let output = run(&["--version"]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with(&format!("punctual {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+    let commit = text.trim().rsplit_once('(').unwrap().1.trim_end_matches(')');
+    let is_hash = commit.len() >= 7 && commit.chars().take(7).all(|digit| digit.is_ascii_hexdigit());
+    assert!(is_hash || commit == "unknown", "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn help_explains_every_setting_of_a_node() {
+    let text = String::from_utf8(run(&["serve", "--help"]).await.stdout).unwrap();
+    for variable in ["DATABASE_URL", "KAFKA", "ETCD", "LISTEN", "CLUSTER", "PRECISION", "SESSION_TTL", "DELAY_MAX", "LOG_FORMAT"]
+    {
+        assert!(text.contains(&format!("PUNCTUAL_{variable}")), "{variable}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_are_never_shown() {
+    const SECRET: &str = "hunter2-f00d";
+    let cluster = Cluster::start("secrets").await;
+    // Wrong and right settings, and a server that refuses: none of them may repeat the password.
+    let url = format!("postgres://user:{SECRET}@127.0.0.1:1/nowhere");
+    let property = format!("sasl.password={SECRET}");
+    for arguments in [
+        vec!["serve", "--database-url", &url, "--kafka", "127.0.0.1:1", "--kafka-property", &property, "--listen", "nowhere"],
+        vec!["migrate", "--database-url", &url],
+        vec!["migrate", "--database-url", &url.replace("5432", "x"), "--shards", "63"],
+    ] {
+        let output = run(&arguments).await;
+        assert!(!output.status.success());
+        let shown = errors(&output) + &String::from_utf8_lossy(&output.stdout);
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
+    let node = cluster.node_with(&["--kafka-property", &property, "--log", "debug"]).await;
+    let metrics = node.metrics().await;
+    let shown = format!("{}{}{}", node.log(), node.api().get("/v1/cluster").await.text, metrics);
+    assert!(!shown.contains(SECRET));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrate_can_be_repeated_and_never_changes_the_shards() {
+    let cluster = Cluster::start("migrate").await;
+    cluster.migrate().await;
+    let url = cluster.database_url.as_str();
+    assert!(run(&["migrate", "--database-url", url]).await.status.success(), "what is not given stays as it is");
+    assert_eq!(cluster.count("select shards::bigint from cluster").await, 16);
+    let output = run(&["migrate", "--database-url", url, "--shards", "32"]).await;
+    assert!(!output.status.success() && errors(&output).contains("shards"), "{}", errors(&output));
+    assert!(run(&["migrate", "--database-url", url, "--window", "300ms"]).await.status.success());
+    assert_eq!(cluster.count("select window_ms from cluster").await, 300);
+    assert_eq!(cluster.count("select shards::bigint from cluster").await, 16);
+    let plain = ["migrate", "--database-url", url];
+    let (one, other) = tokio::join!(run(&plain), run(&plain));
+    assert!(one.status.success() && other.status.success(), "two at once: {}{}", errors(&one), errors(&other));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_was_not_migrated_is_told_with_what_to_do() {
+    let cluster = Cluster::unmigrated(&Stack::shared(), "unmigrated", Wishes::default()).await;
+    let mut node = cluster.spawn(&[]);
+    eventually("the node says what to do", DEADLINE, async || node.log().contains("punctual migrate")).await;
+    if node.has_ended().is_none() {
+        node.wait_listening().await;
+        assert!(!node.api().is_ready().await);
+    }
+    drop(node);
+    // The flag alone brings it about.
+    cluster.node_with(&["--auto-migrate"]).await;
+    assert_eq!(cluster.count("select count(*) from cluster").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
+    let cluster = Cluster::start("missing").await;
+    let stack = &cluster.stack;
+    let mut postgres = Proxy::closed(Target::postgres(stack)).await;
+    let mut kafka = Proxy::closed(Target::kafka(stack)).await;
+    let mut etcd = Proxy::closed(Target::etcd(stack)).await;
+    let mut url = reqwest::Url::parse("postgres://punctual:punctual@127.0.0.1").unwrap();
+    url.set_port(Some(postgres.address().port())).unwrap();
+    url.set_path(&cluster.name.replace('-', "_"));
+    let (kafka_address, etcd_address) = (kafka.address().to_string(), format!("http://{}", etcd.address()));
+    let mut node = cluster.spawn_bare(&[
+        "--database-url",
+        url.as_str(),
+        "--kafka",
+        &kafka_address,
+        "--etcd",
+        &etcd_address,
+        "--cluster",
+        &cluster.name,
+    ]);
+    node.wait_listening().await;
+    waits_for(&node, &["postgres", "kafka", "etcd"]).await;
+    postgres.open().await;
+    waits_for(&node, &["kafka", "etcd"]).await;
+    kafka.open().await;
+    waits_for(&node, &["etcd"]).await;
+    etcd.open().await;
+    node.wait_ready().await;
+    assert_eq!(node.api().get("/livez").await.status, 200);
+    // One clear line each, not one each time that it is tried.
+    let log = node.log();
+    for address in [postgres.address(), etcd.address()] {
+        let lines = log.lines().filter(|line| line.contains(&address.to_string())).count();
+        assert!((1..=12).contains(&lines), "{lines} lines about {address}:\n{log}");
+    }
+}
+
+/// Waits until `/readyz` names exactly these servers.
+async fn waits_for(node: &Node, servers: &[&str]) {
+    eventually(&format!("the node waits for {servers:?}"), DEADLINE, async || {
+        let answer = node.api().get("/readyz").await;
+        let missing = answer.json()["missing"].clone();
+        let named = |server: &&str| missing.as_array().is_some_and(|all| all.iter().any(|one| one["what"] == **server));
+        let named: Vec<&str> = ["postgres", "kafka", "etcd"].into_iter().filter(|server| named(server)).collect();
+        answer.status == 503 && named == servers
+    })
+    .await;
+}

@@ -1,3 +1,0 @@
-//! The storage against a real Postgres.
-#[path = "integration/storage.rs"]
-mod storage;

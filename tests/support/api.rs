@@ -1,0 +1,164 @@
+//! A caller of the REST API.
+
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// Talks to one node.
+#[derive(Clone, Debug)]
+pub struct Api {
+    base: String,
+    http: reqwest::Client,
+}
+
+/// What a node answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+/// A task as the API shows it.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub id: Uuid,
+    pub due_at: i64,
+    pub state: String,
+    pub shown: Value,
+}
+
+impl Api {
+    pub fn new(base: String) -> Self {
+        static PROVIDER: Once = Once::new();
+        PROVIDER.call_once(|| {
+            rustls::crypto::ring::default_provider().install_default().expect("nobody else has installed a provider");
+        });
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        Self { base, http }
+    }
+
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub async fn try_send(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Result<Answer, reqwest::Error> {
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some((content_type, body)) = body {
+            request = request.header("content-type", content_type).body(body);
+        }
+        let response = request.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Answer { status, headers, text: response.text().await? })
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Answer {
+        let answer = self.try_send(method.clone(), path, body).await;
+        answer.unwrap_or_else(|error| panic!("{method} {}{path}: {error:?}", self.base))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.send(Method::POST, path, Some(("application/json", body.into()))).await
+    }
+
+    /// Submits a task that must be accepted.
+    pub async fn submit(&self, task: &Value) -> Task {
+        self.submit_text(&task.to_string()).await
+    }
+
+    /// Submits a task written out as JSON: for what must arrive byte for byte.
+    pub async fn submit_text(&self, task: &str) -> Task {
+        let answer = self.post("/v1/tasks", task).await;
+        assert_eq!(answer.status, 201, "{task}: {}", answer.text);
+        let shown = Task::new(answer.json());
+        let location = answer.headers.get("location").and_then(|location| location.to_str().ok());
+        assert_eq!(location, Some(format!("/v1/tasks/{}", shown.id).as_str()), "the Location of a new task");
+        shown
+    }
+
+    /// Submits many tasks at once, each of which must be accepted; the answers are in the order of the tasks.
+    pub async fn submit_all(&self, tasks: &[Value]) -> Vec<Task> {
+        let mut accepted = Vec::with_capacity(tasks.len());
+        for chunk in tasks.chunks(10_000) {
+            let answer = self.post("/v1/tasks/batch", json!({ "tasks": chunk }).to_string()).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            let results = answer.json()["results"].as_array().unwrap().clone();
+            assert_eq!(results.len(), chunk.len(), "one result for each task");
+            accepted.extend(results.into_iter().map(|result| {
+                assert_eq!(result["status"], 201, "{result}");
+                Task::new(result["task"].clone())
+            }));
+        }
+        accepted
+    }
+
+    /// Looks up a task that must be known.
+    pub async fn task(&self, id: Uuid) -> Task {
+        let answer = self.get(&format!("/v1/tasks/{id}")).await;
+        assert_eq!(answer.status, 200, "task {id}: {}", answer.text);
+        Task::new(answer.json())
+    }
+
+    pub async fn cancel(&self, id: Uuid) -> Answer {
+        self.send(Method::DELETE, &format!("/v1/tasks/{id}"), None).await
+    }
+
+    /// The cluster as this node sees it.
+    pub async fn cluster(&self) -> Value {
+        let answer = self.get("/v1/cluster").await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()
+    }
+
+    pub async fn is_ready(&self) -> bool {
+        self.try_send(Method::GET, "/readyz", None).await.is_ok_and(|answer| answer.status == 200)
+    }
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The verdict of a cancel.
+    pub fn verdict(&self) -> String {
+        let verdict = self.json()["verdict"].as_str().map(str::to_owned);
+        let verdict = verdict.unwrap_or_else(|| panic!("no verdict in {:?}", self.text));
+        let status = match verdict.as_str() {
+            "cancelled" => 200,
+            "too_late" => 409,
+            "not_found" => 404,
+            other => panic!("no such verdict: {other}"),
+        };
+        assert_eq!(self.status, status, "the status of verdict {verdict}");
+        verdict
+    }
+}
+
+impl Task {
+    /// Reads what the API shows of a task.
+    pub fn new(shown: Value) -> Self {
+        let text = |field: &str| shown[field].as_str().unwrap_or_else(|| panic!("no {field} in {shown}"));
+        let due_at: jiff::Timestamp = text("due_at").parse().unwrap();
+        Self { id: text("id").parse().unwrap(), due_at: due_at.as_millisecond(), state: text("state").to_owned(), shown }
+    }
+
+    /// The receipt's partition and offset.
+    pub fn position(&self) -> Option<(i32, i64)> {
+        let receipt = self.shown.get("receipt").filter(|receipt| !receipt.is_null())?;
+        let partition = i32::try_from(receipt["partition"].as_i64()?).ok()?;
+        Some((partition, receipt["offset"].as_i64()?))
+    }
+}

@@ -1,0 +1,299 @@
+//! A cluster of its own for each test: a database, topics, a name.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
+use uuid::Uuid;
+
+use super::consumer::Consumer;
+use super::node::{Node, program};
+use super::stack::Stack;
+use super::wait::{eventually, eventually_some};
+
+/// Enough for parallel consumers to differ, few enough to be cheap.
+pub const PARTITIONS: i32 = 3;
+const SERVER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a test wants of its cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    pub shards: u16,
+    pub leaf: &'static str,
+    pub horizon: &'static str,
+    pub window: &'static str,
+    /// Without etcd there is one node.
+    pub has_etcd: bool,
+}
+
+impl Default for Wishes {
+    /// Few leaves, for they take time to make.
+    fn default() -> Self {
+        Self { shards: 16, leaf: "15m", horizon: "2h", window: "200ms", has_etcd: true }
+    }
+}
+
+/// One line of the view `execlog`.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct ExeclogLine {
+    pub id: Uuid,
+    pub topic: Option<String>,
+    pub due_at: i64,
+    pub state: String,
+    pub published_at: Option<i64>,
+    pub partition: Option<i32>,
+    pub offset: Option<i64>,
+    pub lateness_ms: Option<i64>,
+    pub node: Option<Uuid>,
+}
+
+impl ExeclogLine {
+    /// True when nothing comes after it.
+    pub fn is_final(&self) -> bool {
+        matches!(self.state.as_str(), "published" | "cancelled" | "dead")
+    }
+}
+
+/// A cluster; its database and topics go when it is dropped.
+pub struct Cluster {
+    pub name: String,
+    pub stack: Stack,
+    pub database_url: String,
+    pub sql: PgPool,
+    wishes: Wishes,
+    admin: AdminClient<DefaultClientContext>,
+    topics: Mutex<Vec<String>>,
+    node_count: AtomicUsize,
+    logs: PathBuf,
+}
+
+impl Cluster {
+    pub async fn start(name: &str) -> Self {
+        Self::with(name, Wishes::default()).await
+    }
+
+    pub async fn with(name: &str, wishes: Wishes) -> Self {
+        Self::at(&Stack::shared(), name, wishes).await
+    }
+
+    /// A cluster on given servers, its database migrated.
+    pub async fn at(stack: &Stack, name: &str, wishes: Wishes) -> Self {
+        let cluster = Self::unmigrated(stack, name, wishes).await;
+        cluster.migrate().await;
+        cluster
+    }
+
+    /// A cluster whose database is empty.
+    pub async fn unmigrated(stack: &Stack, name: &str, wishes: Wishes) -> Self {
+        let name = format!("test-{name}-{:08x}", rand::random::<u32>());
+        let database = name.replace('-', "_");
+        administer(&stack.database_url, format!("create database {database}")).await.expect("create the test's database");
+        let database_url = stack.database(&database);
+        let options: PgConnectOptions = database_url.parse().unwrap();
+        let sql = PgPoolOptions::new().max_connections(4).connect_lazy_with(options.application_name("test"));
+        let admin = ClientConfig::new().set("bootstrap.servers", &stack.kafka).create().unwrap();
+        let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
+        std::fs::create_dir_all(&logs).unwrap();
+        let (topics, node_count, stack) = (Mutex::default(), AtomicUsize::new(0), stack.clone());
+        Self { name, stack, database_url, sql, wishes, admin, topics, node_count, logs }
+    }
+
+    pub async fn migrate(&self) {
+        let wishes = &self.wishes;
+        let shards = wishes.shards.to_string();
+        let settings = ["--shards", &shards, "--leaf", wishes.leaf, "--horizon", wishes.horizon, "--window", wishes.window];
+        let output = program(&["migrate", "--database-url", &self.database_url]).args(settings).output().await.unwrap();
+        assert!(output.status.success(), "migrate: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    // --- nodes ---
+
+    /// A node that is ready.
+    pub async fn node(&self) -> Node {
+        self.node_with(&[]).await
+    }
+
+    pub async fn node_with(&self, arguments: &[&str]) -> Node {
+        let mut node = self.spawn(arguments);
+        node.wait_ready().await;
+        node
+    }
+
+    /// A node that was started and not waited for.
+    pub fn spawn(&self, arguments: &[&str]) -> Node {
+        let mut all = vec!["--database-url", &self.database_url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
+        if self.wishes.has_etcd {
+            all.extend(["--etcd", &self.stack.etcd]);
+        }
+        all.extend(arguments);
+        self.spawn_bare(&all)
+    }
+
+    /// A node with no settings but these.
+    pub fn spawn_bare(&self, arguments: &[&str]) -> Node {
+        let number = self.node_count.fetch_add(1, Ordering::Relaxed) + 1;
+        Node::spawn(&format!("node-{number}"), arguments, &self.logs)
+    }
+
+    // --- topics ---
+
+    /// A topic of its own, whose records carry the broker's append time.
+    pub async fn topic(&self, suffix: &str) -> String {
+        self.topic_with(suffix, &[]).await
+    }
+
+    pub async fn topic_with(&self, suffix: &str, settings: &[(&str, &str)]) -> String {
+        let topic = format!("{}.{suffix}", self.name);
+        self.create_topic(&topic, settings).await;
+        self.topics.lock().unwrap().push(topic.clone());
+        topic
+    }
+
+    /// Creates a topic by its full name; a topic that is just being deleted under this name is waited for.
+    pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
+        let new = settings.iter().fold(
+            NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime"),
+            |new, (key, value)| new.set(key, value),
+        );
+        eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, async || {
+            let answers = self.admin.create_topics([&new], &AdminOptions::new()).await;
+            answers.is_ok_and(|answers| answers.iter().all(Result::is_ok))
+        })
+        .await;
+        // The answer comes from the controller; brokers learn of the topic a moment later.
+        eventually(&format!("topic {topic} has leaders"), SERVER_DEADLINE, async || {
+            let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
+            metadata.is_ok_and(|metadata| {
+                let topics = metadata.topics();
+                topics.iter().all(|topic| topic.error().is_none() && topic.partitions().iter().all(|part| part.leader() >= 0))
+            })
+        })
+        .await;
+    }
+
+    /// Replaces a topic's settings.
+    pub async fn alter_topic(&self, topic: &str, settings: &[(&str, &str)]) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("message.timestamp.type", "LogAppendTime");
+        let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
+        let answers = self.admin.alter_configs([&change], &AdminOptions::new()).await.unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        // The broker takes settings up a moment after it has said yes.
+        eventually(&format!("topic {topic} has its new settings"), SERVER_DEADLINE, async || {
+            let resource = ResourceSpecifier::Topic(topic);
+            let described = self.admin.describe_configs([&resource], &AdminOptions::new()).await.unwrap();
+            let described = described.into_iter().next().unwrap().unwrap();
+            settings.iter().all(|(key, value)| described.get(key).is_some_and(|entry| entry.value.as_deref() == Some(value)))
+        })
+        .await;
+    }
+
+    pub async fn delete_topic(&self, topic: &str) {
+        let answers = self.admin.delete_topics(&[topic], &AdminOptions::new()).await.unwrap();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+
+    pub fn consumer(&self, topic: &str) -> Consumer {
+        Consumer::start(&self.stack.kafka, topic, PARTITIONS)
+    }
+
+    // --- what Postgres holds ---
+
+    /// A single number out of the database.
+    pub async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.sql).await.unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
+    pub async fn execlog(&self) -> Vec<ExeclogLine> {
+        let query = "select id, topic, round(extract(epoch from due_at) * 1000)::bigint as due_at, state,
+              round(extract(epoch from published_at) * 1000)::bigint as published_at, partition, \"offset\",
+              lateness_ms::bigint as lateness_ms, node
+            from execlog";
+        sqlx::query_as(query).fetch_all(&self.sql).await.expect("read the execlog")
+    }
+
+    /// Waits until this many tasks have ended: are published, cancelled or dead.
+    pub async fn wait_final(&self, count: usize, deadline: Duration) {
+        let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead')";
+        let wanted = i64::try_from(count).unwrap();
+        eventually(&format!("{count} tasks have their final line in the execlog"), deadline, async || {
+            // A test may have stopped Postgres.
+            sqlx::query_scalar::<_, i64>(query).fetch_one(&self.sql).await.is_ok_and(|found| found >= wanted)
+        })
+        .await;
+    }
+
+    /// The ids of the tasks that a node has claimed and not settled.
+    pub async fn unsettled(&self, owner: Uuid) -> Vec<Uuid> {
+        let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
+            where b.settled_at is null and b.owner = $1";
+        sqlx::query_scalar(query).bind(owner).fetch_all(&self.sql).await.expect("read the unsettled batches")
+    }
+
+    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; returns their ids.
+    pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> Vec<Uuid> {
+        let id = node.id().await;
+        let mut orphans = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
+            // Frozen first: what is seen then is still so when it dies.
+            node.freeze();
+            let unsettled = self.unsettled(id).await;
+            if unsettled.is_empty() {
+                node.thaw();
+            }
+            (!unsettled.is_empty()).then_some(unsettled)
+        })
+        .await;
+        node.kill().await;
+        // A claim that Postgres was carrying out when the node froze may have come to an end since; adoption is seconds away.
+        orphans.extend(self.unsettled(id).await);
+        orphans.sort_unstable();
+        orphans.dedup();
+        orphans
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let topics = std::mem::take(&mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let drop_database = format!("drop database if exists {} with (force)", self.name.replace('-', "_"));
+        let (admin, database_url) = (&self.admin, &self.stack.database_url);
+        // A runtime of its own, in a thread of its own: the test's may be on its way out.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    if let Err(error) = administer(database_url, drop_database).await {
+                        eprintln!("the database of {} is left behind: {error}", self.name);
+                    }
+                    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+                    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(5)));
+                    if !topics.is_empty() && admin.delete_topics(&topics, &options).await.is_err() {
+                        eprintln!("topics of {} are left behind", self.name);
+                    }
+                });
+            });
+        });
+        if !std::thread::panicking() && std::fs::remove_dir_all(&self.logs).is_err() {
+            eprintln!("logs are left behind in {}", self.logs.display());
+        }
+    }
+}
+
+/// Runs a statement of the server's administration, on the database that the stack names.
+async fn administer(database_url: &str, statement: String) -> Result<(), sqlx::Error> {
+    let options: PgConnectOptions = database_url.parse()?;
+    let mut connection = options.connect().await?;
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
+    connection.close().await
+}

@@ -1,0 +1,135 @@
+//! A consumer of one topic: reads all of it, from its beginning, and keeps what it saw.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::{ClientConfig, Offset, Timestamp, TopicPartitionList};
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::wait::look_for;
+
+/// Payloads above this size are kept as their hash only.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// A record as it stands in the topic.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub partition: i32,
+    pub offset: i64,
+    /// The record's timestamp, and whether the broker has put it there.
+    pub timestamp: i64,
+    pub is_append_time: bool,
+    pub key: Option<Vec<u8>>,
+    /// Of a large payload, nothing.
+    pub payload: Option<Vec<u8>>,
+    pub payload_hash: Option<u64>,
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Record {
+    /// The task that the record says it is of.
+    pub fn task_id(&self) -> Uuid {
+        let id = self.header("punctual-task-id").unwrap_or_else(|| panic!("no task id in {self:?}"));
+        Uuid::try_parse_ascii(id).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.as_deref())
+    }
+
+    fn read(message: &BorrowedMessage<'_>) -> Self {
+        let (timestamp, is_append_time) = match message.timestamp() {
+            Timestamp::LogAppendTime(millis) => (millis, true),
+            Timestamp::CreateTime(millis) => (millis, false),
+            Timestamp::NotAvailable => panic!("a record without a timestamp"),
+        };
+        let headers = message
+            .headers()
+            .map(|headers| headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect());
+        Self {
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp,
+            is_append_time,
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().filter(|payload| payload.len() <= KEPT_BYTES_MAX).map(<[u8]>::to_vec),
+            payload_hash: message.payload().map(xxh3_64),
+            headers: headers.unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads a topic in a thread of its own until it is dropped.
+#[derive(Debug)]
+pub struct Consumer {
+    seen: Arc<Mutex<Vec<Record>>>,
+    is_done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Consumer {
+    /// Reads `topic`, which has `partitions` partitions, at `kafka`.
+    pub fn start(kafka: &str, topic: &str, partitions: i32) -> Self {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", kafka)
+            .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "20")
+            .set("fetch.message.max.bytes", "4194304")
+            .set("reconnect.backoff.max.ms", "500")
+            .create()
+            .unwrap();
+        let mut assignment = TopicPartitionList::new();
+        for partition in 0..partitions {
+            assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&assignment).unwrap();
+        let (seen, is_done) = (Arc::<Mutex<Vec<Record>>>::default(), Arc::<AtomicBool>::default());
+        let thread = std::thread::spawn({
+            let (seen, is_done) = (Arc::clone(&seen), Arc::clone(&is_done));
+            move || read(&consumer, &seen, &is_done)
+        });
+        Self { seen, is_done, thread: Some(thread) }
+    }
+
+    /// What has arrived so far, in the order of arrival.
+    pub fn records(&self) -> Vec<Record> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until what has arrived fulfils `holds`, and returns it.
+    pub async fn wait_for(&self, what: &str, deadline: Duration, holds: impl Fn(&[Record]) -> bool) -> Vec<Record> {
+        let found = look_for(deadline, async || holds(&self.seen.lock().unwrap()).then_some(())).await;
+        assert!(found.is_some(), "not within {deadline:?}: {what}; records that arrived: {}", self.records().len());
+        self.records()
+    }
+
+    /// Waits for a number of records.
+    pub async fn wait_count(&self, count: usize, deadline: Duration) -> Vec<Record> {
+        self.wait_for(&format!("{count} records arrive"), deadline, |records| records.len() >= count).await
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::Relaxed);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            eprintln!("the consumer's thread has panicked");
+        }
+    }
+}
+
+fn read(consumer: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
+    while !is_done.load(Ordering::Relaxed) {
+        // Errors are the broker's absence, which some tests bring about: the client reconnects by itself.
+        if let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) {
+            let record = Record::read(&message);
+            seen.lock().unwrap().push(record);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What the tests against real servers share: the servers, a cluster of one's own, nodes to start and kill, a consumer, and the ledger that holds
+//! what was promised against what arrived.
+
+pub mod api;
+pub mod cluster;
+pub mod consumer;
+pub mod ledger;
+pub mod node;
+pub mod proxy;
+pub mod stack;
+pub mod traffic;
+pub mod wait;
+
+pub use api::{Answer, Api};
+pub use cluster::{Cluster, Wishes};
+pub use consumer::{Consumer, Record};
+pub use ledger::{Ledger, NONE};
+pub use node::Node;
+pub use stack::{OwnStack, Stack};
+pub use traffic::Traffic;
+pub use wait::{eventually, eventually_some, now_ms};

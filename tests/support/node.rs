@@ -1,0 +1,170 @@
+//! A node: the real program in a process of its own.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use super::api::Api;
+use super::wait::{eventually, eventually_some};
+
+/// A debug build beside other tests starts in a second; one that takes over waits for heartbeats to age.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// Lines of its log that a failing test shows of each node.
+const LOG_TAIL_LINES: usize = 60;
+
+/// A running node; killed when dropped.
+#[derive(Debug)]
+pub struct Node {
+    pub name: String,
+    child: Child,
+    pub pid: u32,
+    log: PathBuf,
+    api: Option<Api>,
+}
+
+/// The program with arguments, and without the settings of the shell that runs the tests.
+pub fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+        command.env_remove(name);
+    }
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    command
+}
+
+impl Node {
+    /// Starts `punctual serve` with `arguments` and its log in `folder`; it may not be up yet.
+    pub fn spawn(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::create(&log).unwrap();
+        let mut command = program(&["serve", "--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
+        let child = command.args(arguments).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        let pid = child.id().unwrap();
+        Self { name: name.to_owned(), child, pid, log, api: None }
+    }
+
+    /// Waits until the node says where it listens; it may not be ready yet.
+    pub async fn wait_listening(&mut self) {
+        let what = format!("node {} says where it listens", self.name);
+        let address = eventually_some(&what, START_DEADLINE, async || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "node {} ended at its start ({ended:?}):\n{}", self.name, self.log_tail());
+            self.address()
+        });
+        self.api = Some(Api::new(format!("http://{}", address.await)));
+    }
+
+    pub async fn wait_ready(&mut self) {
+        if self.api.is_none() {
+            self.wait_listening().await;
+        }
+        let api = self.api().clone();
+        eventually(&format!("node {} is ready", self.name), START_DEADLINE, async || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "node {} ended before it was ready ({ended:?})", self.name);
+            api.is_ready().await
+        })
+        .await;
+    }
+
+    pub fn api(&self) -> &Api {
+        self.api.as_ref().expect("the node was waited for")
+    }
+
+    /// The id that the node has taken for this life.
+    pub async fn id(&self) -> Uuid {
+        self.api().cluster().await["node"].as_str().expect("/v1/cluster names the node that answers").parse().unwrap()
+    }
+
+    /// The shards of each node, by its id, as this node sees them.
+    pub async fn assignment(&self) -> HashMap<Uuid, Vec<u64>> {
+        let cluster = self.api().cluster().await;
+        let shards = |node: &Value| node["shards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect();
+        let nodes = cluster["nodes"].as_array().unwrap().iter();
+        nodes.map(|node| (node["id"].as_str().unwrap().parse().unwrap(), shards(node))).collect()
+    }
+
+    /// All metrics as text.
+    pub async fn metrics(&self) -> String {
+        let answer = self.api().get("/metrics").await;
+        assert_eq!(answer.status, 200);
+        answer.text
+    }
+
+    /// kill -9; returns when the process is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Asks the node to drain.
+    pub fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// Stops the process in its tracks: it lives, and does nothing.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
+        let ended = tokio::time::timeout(deadline, self.child.wait()).await;
+        ended.unwrap_or_else(|_elapsed| panic!("node {} still runs after {deadline:?}", self.name)).unwrap()
+    }
+
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// A figure of `/proc/<pid>/status` in bytes: `VmRSS` for the memory in use, `VmHWM` for the most there ever was.
+    pub fn memory(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.pid.to_string();
+        let status = std::process::Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
+        assert!(status.success(), "kill -s {signal} {pid} ({})", self.name);
+    }
+
+    fn address(&self) -> Option<String> {
+        self.log().lines().find_map(|line| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            (line["message"] == "listening").then(|| line["address"].as_str().map(str::to_owned))?
+        })
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- node {}, the end of its log:\n{}\n---", self.name, self.log_tail());
+        }
+        // The runtime kills and reaps it; a frozen one dies as well.
+        if let Err(error) = self.child.start_kill() {
+            eprintln!("node {} (pid {}) was not killed: {error}", self.name, self.pid);
+        }
+    }
+}

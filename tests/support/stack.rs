@@ -1,0 +1,96 @@
+//! The servers that the tests talk to.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where Postgres, Kafka and etcd are.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    pub database_url: String,
+    pub kafka: String,
+    pub etcd: String,
+}
+
+impl Stack {
+    /// The servers that all tests share. They must be up: a test that needs a server fails without it.
+    pub fn shared() -> Self {
+        Self {
+            database_url: setting("PUNCTUAL_TEST_POSTGRES", "PUNCTUAL_DATABASE_URL"),
+            kafka: setting("PUNCTUAL_TEST_KAFKA", "PUNCTUAL_KAFKA"),
+            etcd: setting("PUNCTUAL_TEST_ETCD", "PUNCTUAL_ETCD"),
+        }
+    }
+
+    /// The URL of another database of the same server.
+    pub fn database(&self, name: &str) -> String {
+        let mut url = reqwest::Url::parse(&self.database_url).unwrap();
+        url.set_path(&format!("/{name}"));
+        url.to_string()
+    }
+}
+
+fn setting(first: &str, second: &str) -> String {
+    let value = std::env::var(first).or_else(|_unset| std::env::var(second));
+    value.unwrap_or_else(|_unset| {
+        panic!("no servers to test against ({second} is not set): run `scripts/stack up`, then `eval \"$(scripts/stack env)\"`")
+    })
+}
+
+/// A stack of its own for a test that stops servers; forgotten with all its data when dropped.
+#[derive(Debug)]
+pub struct OwnStack {
+    name: String,
+    pub stack: Stack,
+}
+
+impl OwnStack {
+    pub async fn start(name: &str) -> Self {
+        let name = format!("test-{name}-{}", std::process::id());
+        run(&["up", "--name", &name]).await;
+        let settings = run(&["env", "--name", &name]).await;
+        let value = |key: &str| {
+            let line = settings.lines().find_map(|line| line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('='));
+            line.unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}")).trim_matches('\'').to_owned()
+        };
+        let stack =
+            Stack { database_url: value("PUNCTUAL_DATABASE_URL"), kafka: value("PUNCTUAL_KAFKA"), etcd: value("PUNCTUAL_ETCD") };
+        Self { name, stack }
+    }
+
+    /// Stops `postgres`, `kafka` or `etcd` in good order; returns when it is gone.
+    pub async fn stop(&self, service: &str) {
+        run(&["stop", service, "--name", &self.name]).await;
+    }
+
+    /// Crashes a server.
+    pub async fn kill(&self, service: &str) {
+        run(&["kill", service, "--name", &self.name]).await;
+    }
+
+    /// Starts a server again, on the same port and data; returns when it answers.
+    pub async fn start_again(&self, service: &str) {
+        run(&["start", service, "--name", &self.name]).await;
+    }
+}
+
+impl Drop for OwnStack {
+    fn drop(&mut self) {
+        let status = command(&["down", "--purge", "--name", &self.name]).output().map(|output| output.status);
+        if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            eprintln!("stack {} was not taken down ({status:?}): scripts/stack down --purge --name {}", self.name, self.name);
+        }
+    }
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/stack"));
+    command.args(arguments);
+    command
+}
+
+async fn run(arguments: &[&str]) -> String {
+    let output = tokio::process::Command::from(command(arguments)).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/stack {}: {said}", arguments.join(" "));
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,50 @@
+//! Waiting for facts. The only place of the tests where time is spent without a fact to show for it.
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often a fact is looked for again.
+const POLL: Duration = Duration::from_millis(15);
+
+/// Waits until `holds`; after `deadline` the test fails, saying `what` did not come true.
+pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
+    eventually_some(what, deadline, async || holds().await.then_some(())).await;
+}
+
+/// Waits until there is a value to return.
+pub async fn eventually_some<T>(what: &str, deadline: Duration, find: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = look_for(deadline, find).await;
+    found.unwrap_or_else(|| panic!("not within {deadline:?}: {what}"))
+}
+
+/// Looks again and again until there is a value or `deadline` has passed.
+pub async fn look_for<T>(deadline: Duration, mut find: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        let found = find().await;
+        if found.is_some() || Instant::now() >= end {
+            return found;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Watches for a span that `holds` never stops being true.
+pub async fn throughout(what: &str, span: Duration, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        assert!(holds().await, "should hold for {span:?}: {what}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Waits until this machine's wall clock shows `millis`. For things that a test does at a planned moment, never for things it waits for.
+pub async fn until(millis: i64) {
+    let wait = u64::try_from(millis - now_ms()).unwrap_or(0);
+    tokio::time::sleep(Duration::from_millis(wait)).await;
+}
+
+/// Milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka share in these tests.
+pub fn now_ms() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_millis()).unwrap()
+}
