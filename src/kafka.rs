@@ -1,0 +1,43 @@
+//! The way out: records go to Kafka, and what became of each comes back. All of rdkafka stays in here.
+//!
+//! - A [`Producer`] takes records without blocking and reports the [`Fate`] of each exactly once, on a thread of its own. Two of them make a node's way
+//!   out: one that batches, and one of [`Mode::Alone`] for records whose batch was refused.
+//! - [`Topics`] knows which topics there are and what they take. Its one thread also finds out whether a broker can be reached at all: [`Contact`].
+//!
+//! Nothing here retries beyond what librdkafka does within the publish deadline, and nothing here decides what a fate means for a task.
+
+mod contact;
+mod context;
+mod fate;
+mod metrics;
+mod producer;
+mod settings;
+mod topics;
+
+pub use contact::Contact;
+pub use fate::{Fate, Reason, Report, SendError};
+pub use metrics::Metrics;
+pub use producer::{Hooks, Producer};
+pub use settings::{Mode, Settings};
+pub use topics::{LookUpError, TopicFacts, Topics};
+
+use thiserror::Error;
+
+/// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("the settings for Kafka are wrong: {}", .0.join("; "))]
+    Settings(Vec<String>),
+    #[error("create the {what}")]
+    Create {
+        what: &'static str,
+        #[source]
+        source: rdkafka::error::KafkaError,
+    },
+    #[error("start the thread {name}")]
+    Thread {
+        name: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}

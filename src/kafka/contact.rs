@@ -1,0 +1,198 @@
+//! Whether a broker can be reached now.
+//!
+//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends each second without one (any answer: a
+//! refusal proves contact, too). Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only makes the
+//! next probe come at once. So a broker that is gone is noticed within the probe's deadline, and one that hangs within a period more.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::Metrics;
+use super::topics::Request;
+use crate::domain::Monotonic;
+
+/// Cheap to clone: all clones tell of the same contact.
+#[derive(Clone, Debug)]
+pub struct Contact {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    standing: watch::Sender<Standing>,
+    /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread that takes reports need not read a clock.
+    acknowledged: AtomicU64,
+    is_doubted: AtomicBool,
+    /// The last trouble that librdkafka told of, for the line that says that contact is lost.
+    trouble: Mutex<Option<String>>,
+    prober: SyncSender<Request>,
+    metrics: Metrics,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Nothing was found out yet.
+    Unknown,
+    Held {
+        last_at: Monotonic,
+    },
+    Lost {
+        last_at: Option<Monotonic>,
+    },
+}
+
+impl Contact {
+    pub(super) fn new(prober: SyncSender<Request>, metrics: Metrics) -> Self {
+        let shared = Shared {
+            standing: watch::Sender::new(Standing::Unknown),
+            acknowledged: AtomicU64::new(0),
+            is_doubted: AtomicBool::new(false),
+            trouble: Mutex::new(None),
+            prober,
+            metrics,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// True while a broker answers; false before the first answer.
+    pub fn is_held(&self) -> bool {
+        matches!(*self.shared.standing.borrow(), Standing::Held { .. })
+    }
+
+    /// True once it was found out that no broker answers.
+    pub fn is_lost(&self) -> bool {
+        matches!(*self.shared.standing.borrow(), Standing::Lost { .. })
+    }
+
+    /// When a broker was last known to answer, to a second.
+    pub fn last_at(&self) -> Option<Monotonic> {
+        match *self.shared.standing.borrow() {
+            Standing::Unknown => None,
+            Standing::Held { last_at } => Some(last_at),
+            Standing::Lost { last_at } => last_at,
+        }
+    }
+
+    /// Waits until contact is held.
+    pub async fn held(&self) {
+        self.until(true).await;
+    }
+
+    /// Waits until contact is not held.
+    pub async fn not_held(&self) {
+        self.until(false).await;
+    }
+
+    /// Why there is no contact, as far as it is known.
+    pub fn trouble(&self) -> String {
+        self.trouble_lock().clone().unwrap_or_else(|| "no broker has answered".to_owned())
+    }
+
+    async fn until(&self, is_held: bool) {
+        let mut standing = self.shared.standing.subscribe();
+        let reached = standing.wait_for(|standing| matches!(standing, Standing::Held { .. }) == is_held).await;
+        // The sender lives as long as `self`.
+        debug_assert!(reached.is_ok(), "the sender is gone");
+    }
+
+    pub(super) fn acknowledged(&self) {
+        self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn acknowledged_count(&self) -> u64 {
+        self.shared.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// A connection had trouble: look now whether that is all of Kafka.
+    pub(super) fn doubt(&self, trouble: &str) {
+        *self.trouble_lock() = Some(trouble.to_owned());
+        if self.is_held() && !self.shared.is_doubted.swap(true, Ordering::Relaxed) {
+            // A full queue means that the prober is at work, and it looks at the flag after each request.
+            let woken = self.shared.prober.try_send(Request::Wake);
+            tracing::trace!(?woken, "asked for a probe");
+        }
+    }
+
+    pub(super) fn is_doubted(&self) -> bool {
+        self.shared.is_doubted.load(Ordering::Relaxed)
+    }
+
+    /// Takes in that a broker answered at `now`.
+    pub(super) fn hold(&self, now: Monotonic) {
+        let before = self.shared.standing.send_replace(Standing::Held { last_at: now });
+        self.shared.is_doubted.store(false, Ordering::Relaxed);
+        match before {
+            Standing::Held { .. } => return,
+            Standing::Unknown => tracing::info!("Kafka answers"),
+            Standing::Lost { last_at } => {
+                let away_ms = last_at.map(|last_at| now.since(last_at).as_millis());
+                tracing::info!(away_ms, "Kafka answers again");
+            }
+        }
+        self.shared.metrics.has_contact.set(1);
+        *self.trouble_lock() = None;
+    }
+
+    /// Takes in that no broker answered. Says so once, until one answers.
+    pub(super) fn lose(&self, reason: &str) {
+        self.shared.is_doubted.store(false, Ordering::Relaxed);
+        let standing = *self.shared.standing.borrow();
+        let last_at = match standing {
+            Standing::Lost { .. } => return,
+            Standing::Unknown => None,
+            Standing::Held { last_at } => Some(last_at),
+        };
+        self.shared.standing.send_replace(Standing::Lost { last_at });
+        self.shared.metrics.has_contact.set(0);
+        self.shared.metrics.contact_losses.inc();
+        let trouble = self.trouble_lock().get_or_insert_with(|| reason.to_owned()).clone();
+        tracing::warn!(reason, trouble, "no Kafka broker answers; claims pause until one does");
+    }
+
+    fn trouble_lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::telemetry::Registry;
+
+    fn at(millis: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn trouble_asks_for_one_probe_and_loses_nothing() {
+        let (prober, probes) = sync_channel(8);
+        let contact = Contact::new(prober, Metrics::register(&mut Registry::default()));
+        assert!(!contact.is_held() && !contact.is_lost());
+        contact.hold(at(5));
+        contact.doubt("one broker hung up");
+        contact.doubt("one broker hung up");
+        assert!(contact.is_held() && contact.is_doubted());
+        assert_eq!(probes.try_iter().count(), 1);
+    }
+
+    #[test]
+    fn what_was_lost_remembers_when_it_was_held() {
+        let (prober, _probes) = sync_channel(8);
+        let contact = Contact::new(prober, Metrics::register(&mut Registry::default()));
+        contact.hold(at(5));
+        contact.doubt("connection refused");
+        contact.lose("timed out");
+        contact.lose("timed out");
+        assert!(contact.is_lost() && !contact.is_held());
+        assert_eq!((contact.last_at(), contact.trouble().as_str()), (Some(at(5)), "connection refused"));
+        assert_eq!(contact.shared.metrics.contact_losses.get(), 1);
+        contact.hold(at(9));
+        assert_eq!((contact.is_held(), contact.last_at()), (true, Some(at(9))));
+    }
+}

@@ -1,0 +1,137 @@
+//! What librdkafka calls back: delivery reports, errors, and its log.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
+use rdkafka::producer::ProducerContext;
+
+use super::{Contact, Fate, Hooks, Metrics, Mode, Reason, Report};
+use crate::clock;
+use crate::domain::{Monotonic, Receipt, Timestamp};
+
+pub(super) struct Context {
+    pub(super) hooks: Hooks,
+    pub(super) mode: Mode,
+    pub(super) contact: Contact,
+    pub(super) metrics: Metrics,
+    pub(super) said: Mutex<Said>,
+}
+
+impl Context {
+    fn fate(&self, delivery: &DeliveryResult<'_>) -> Fate {
+        match delivery {
+            Ok(message) => {
+                self.contact.acknowledged();
+                let published_at = match message.timestamp() {
+                    RecordTime::LogAppendTime(millis) if millis >= 0 => Timestamp::from_millis(millis),
+                    _ => (self.hooks.now)(),
+                };
+                Fate::Acknowledged(Receipt { partition: message.partition(), offset: message.offset(), published_at })
+            }
+            Err((error, message)) => {
+                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+                Fate::of_report(code, self.mode, message.partition())
+            }
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, delivery: &DeliveryResult<'_>, ticket: usize) {
+        let fate = self.fate(delivery);
+        self.metrics.fates.count(&fate);
+        (self.hooks.on_report)(Report { ticket, fate });
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        // Its notices and infos are what others call debug.
+        let is_trouble = matches!(
+            level,
+            RDKafkaLogLevel::Emerg
+                | RDKafkaLogLevel::Alert
+                | RDKafkaLogLevel::Critical
+                | RDKafkaLogLevel::Error
+                | RDKafkaLogLevel::Warning
+        );
+        // While nothing answers, that has been said already; its reasons are repeated at each attempt to connect.
+        let is_told = is_trouble && !self.contact.is_lost();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match said.allow(facility, clock::monotonic()) {
+            Some(unsaid) if is_told => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
+            _ => tracing::debug!(target: "librdkafka", facility, "{line}"),
+        }
+    }
+
+    /// Called twice for each error; what it does can be done twice.
+    fn error(&self, error: KafkaError, reason: &str) {
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::Fatal) => {
+                let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                if said.allow("fatal", clock::monotonic()).is_some() {
+                    tracing::error!(target: "librdkafka", reason, "the producer is finished and must be made anew");
+                }
+            }
+            Some(code) => {
+                tracing::debug!(target: "librdkafka", reason, "{}", Reason::new(code));
+                self.contact.doubt(reason);
+            }
+            None => tracing::debug!(target: "librdkafka", reason, "{error}"),
+        }
+    }
+
+    fn stats_raw(&self, _statistics: &[u8]) {}
+}
+
+/// Lets one line of a kind through per minute.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    kinds: HashMap<String, (Monotonic, u64)>,
+}
+
+const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// librdkafka has some dozens of facilities.
+const KINDS_MAX: usize = 256;
+
+impl Said {
+    /// How many lines of this `kind` were held back since the last that was let through; `None` when this one is held back, too.
+    fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
+        if let Some((said_at, unsaid)) = self.kinds.get_mut(kind) {
+            if now.since(*said_at) < SAID_AGAIN_AFTER {
+                *unsaid = unsaid.saturating_add(1);
+                return None;
+            }
+            *said_at = now;
+            return Some(std::mem::take(unsaid));
+        }
+        if self.kinds.len() >= KINDS_MAX {
+            return None;
+        }
+        self.kinds.insert(kind.to_owned(), (now, 0));
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_of_a_kind_is_said_per_minute_and_tells_how_many_were_not() {
+        let mut said = Said::default();
+        let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
+        assert_eq!(said.allow("FAIL", at(0)), Some(0));
+        assert_eq!(said.allow("FAIL", at(1)), None);
+        assert_eq!(said.allow("REQTMOUT", at(1)), Some(0));
+        assert_eq!(said.allow("FAIL", at(59)), None);
+        assert_eq!(said.allow("FAIL", at(60)), Some(2));
+    }
+}

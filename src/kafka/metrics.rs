@@ -1,0 +1,109 @@
+//! What the way out counts.
+
+use super::fate::Fate;
+use crate::telemetry::{Counter, Family, Gauge, Registry};
+
+type Labels = [(&'static str, &'static str); 1];
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(super) sent: Counter,
+    pub(super) queue_full: Counter,
+    pub(super) fates: Fates,
+    pub(super) has_contact: Gauge,
+    pub(super) contact_losses: Counter,
+    pub(super) look_ups: LookUps,
+    pub(super) topics_known: Gauge,
+}
+
+/// One counter per fate, found without a lock or a hash: they count records.
+#[derive(Clone, Debug)]
+pub(super) struct Fates {
+    acknowledged: Counter,
+    not_sent: Counter,
+    unknown: Counter,
+    batch_refused: Counter,
+    refused: Counter,
+    unavailable: Counter,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct LookUps {
+    pub(super) found: Counter,
+    pub(super) unknown: Counter,
+    pub(super) denied: Counter,
+    pub(super) unavailable: Counter,
+    pub(super) busy: Counter,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let fates: Family<Labels, Counter> = Family::default();
+        let look_ups: Family<Labels, Counter> = Family::default();
+        let (sent, queue_full, contact_losses) = (Counter::default(), Counter::default(), Counter::default());
+        let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
+        let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
+        registry.register("punctual_kafka_sent_records", help, sent.clone());
+        let help = "What became of records handed to a Kafka producer: acknowledged, not_sent, unknown (may be in the topic), batch_refused (to be \
+                    sent alone), refused (for good), unavailable (the topic takes none just now)";
+        registry.register("punctual_kafka_reports", help, fates.clone());
+        let help = "Records that a Kafka producer did not take because its queue was full";
+        registry.register("punctual_kafka_queue_full", help, queue_full.clone());
+        let help = "1 while a Kafka broker can be reached, by acknowledgements or by a probe each second; else 0";
+        registry.register("punctual_kafka_contact", help, has_contact.clone());
+        let help = "Times that the contact with all Kafka brokers was lost";
+        registry.register("punctual_kafka_contact_losses", help, contact_losses.clone());
+        let help = "Topics looked up in Kafka (not in the cache), by outcome: found, unknown, denied, unavailable, busy (the queue was full)";
+        registry.register("punctual_kafka_topic_look_ups", help, look_ups.clone());
+        let help = "Topics in the cache of look-ups";
+        registry.register("punctual_kafka_topics_known", help, topics_known.clone());
+        Self {
+            sent,
+            queue_full,
+            fates: Fates::of(&fates),
+            has_contact,
+            contact_losses,
+            look_ups: LookUps::of(&look_ups),
+            topics_known,
+        }
+    }
+}
+
+impl Fates {
+    fn of(family: &Family<Labels, Counter>) -> Self {
+        let counter = |fate| family.get_or_create(&[("fate", fate)]).clone();
+        Self {
+            acknowledged: counter("acknowledged"),
+            not_sent: counter("not_sent"),
+            unknown: counter("unknown"),
+            batch_refused: counter("batch_refused"),
+            refused: counter("refused"),
+            unavailable: counter("unavailable"),
+        }
+    }
+
+    pub(super) fn count(&self, fate: &Fate) {
+        let counter = match fate {
+            Fate::Acknowledged(_) => &self.acknowledged,
+            Fate::NotSent(_) => &self.not_sent,
+            Fate::Unknown(_) => &self.unknown,
+            Fate::BatchRefused(_) => &self.batch_refused,
+            Fate::RefusedForGood(_) => &self.refused,
+            Fate::Unavailable { .. } => &self.unavailable,
+        };
+        counter.inc();
+    }
+}
+
+impl LookUps {
+    fn of(family: &Family<Labels, Counter>) -> Self {
+        let counter = |outcome| family.get_or_create(&[("outcome", outcome)]).clone();
+        Self {
+            found: counter("found"),
+            unknown: counter("unknown"),
+            denied: counter("denied"),
+            unavailable: counter("unavailable"),
+            busy: counter("busy"),
+        }
+    }
+}

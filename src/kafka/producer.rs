@@ -1,0 +1,214 @@
+//! Records out, reports back.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
+
+use super::context::{Context, Said};
+use super::{Contact, Error, Metrics, Mode, Reason, Report, SendError, Settings};
+use crate::clock;
+use crate::domain::{BatchTask, Timestamp, TopicName, headers};
+
+/// The header that tells repetitions of a task from each other's: its first id, as text.
+const TASK_ID: &str = "punctual-task-id";
+/// The due time that was asked for, in milliseconds since the epoch, as decimal text.
+const DUE_AT: &str = "punctual-due-at";
+
+/// What a producer calls. Both run on its polling thread, for each record: they must neither block nor panic.
+pub struct Hooks {
+    pub on_report: Box<dyn Fn(Report) + Send + Sync>,
+    /// The cluster's time: when an acknowledgement came.
+    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Hooks {
+    pub fn new(on_report: impl Fn(Report) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { on_report: Box::new(on_report), now: Box::new(now) }
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
+/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`Report`], at the latest soon after the publish deadline, also when
+/// the producer is purged or dropped.
+///
+/// Dropping it blocks for up to a second, and the last reports then come on the dropping thread: see [`Self::close`].
+#[must_use]
+pub struct Producer {
+    inner: ThreadedProducer<Context>,
+    metrics: Metrics,
+}
+
+impl Producer {
+    /// Makes a producer and its threads; it connects in the background.
+    ///
+    /// # Errors
+    /// When the settings are wrong, or files that they name (certificates) cannot be used.
+    pub fn new(settings: &Settings, mode: Mode, contact: Contact, metrics: Metrics, hooks: Hooks) -> Result<Self, Error> {
+        let problems = settings.problems();
+        if !problems.is_empty() {
+            return Err(Error::Settings(problems));
+        }
+        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said: Mutex::new(Said::default()) };
+        let inner = settings
+            .producer_config(mode)
+            .create_with_context(context)
+            .map_err(|source| Error::Create { what: "Kafka producer", source })?;
+        Ok(Self { inner, metrics })
+    }
+
+    /// Hands `task`'s record over for publishing to `topic`; never blocks. `ticket` comes back with the report.
+    ///
+    /// Copies key, payload and headers. Allocates nothing itself; librdkafka does once for the record and once for each header.
+    ///
+    /// # Errors
+    /// When the record was not taken: no report will come for it.
+    pub fn send(&self, ticket: usize, topic: &str, task: &BatchTask<'_>) -> Result<(), SendError> {
+        let record = BaseRecord {
+            topic,
+            partition: None,
+            payload: task.payload,
+            key: task.key,
+            // None: the moment of this call.
+            timestamp: None,
+            headers: Some(headers_of(task)),
+            delivery_opaque: ticket,
+        };
+        match self.inner.send(record) {
+            Ok(()) => {
+                self.metrics.sent.inc();
+                Ok(())
+            }
+            Err((error, _record)) => Err(self.refused(error.rdkafka_error_code())),
+        }
+    }
+
+    #[cold]
+    fn refused(&self, code: Option<RDKafkaErrorCode>) -> SendError {
+        // Without a code it is a NUL in the topic's name.
+        let refused = SendError::of_send(code.unwrap_or(RDKafkaErrorCode::InvalidTopic));
+        if refused == SendError::Full {
+            self.metrics.queue_full.inc();
+        }
+        refused
+    }
+
+    /// Fetches the metadata of `topics`, so that their first records need not wait for it: how many are there. Those that do not answer before
+    /// `deadline` has passed are left out; the first record to each fetches it, then.
+    pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
+        let inner = self.inner.clone();
+        let started_at = clock::monotonic();
+        let load = move || {
+            let mut loaded_count = 0;
+            for topic in topics {
+                let left = deadline.saturating_sub(clock::monotonic().since(started_at));
+                if left < Duration::from_millis(1) {
+                    break;
+                }
+                match inner.client().fetch_metadata(Some(topic.as_str()), left) {
+                    Ok(metadata) if metadata.topics().iter().all(|topic| topic.error().is_none()) => loaded_count += 1,
+                    Ok(_) => tracing::debug!(%topic, "not there to preload"),
+                    Err(error) => tracing::debug!(%topic, %error, "could not be preloaded"),
+                }
+            }
+            loaded_count
+        };
+        tokio::task::spawn_blocking(load).await.unwrap_or(0)
+    }
+
+    /// Gives up all records that have no report yet; never blocks. They are reported soon: `NotSent`, or `Unknown` when they may be in the topic.
+    pub fn purge(&self) {
+        self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
+    }
+
+    /// Why this producer is finished: nothing can be sent with it any more, and another one must be made.
+    pub fn fatal(&self) -> Option<String> {
+        self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
+    }
+
+    /// Records without a report, and reports that are still to be handed over.
+    pub fn in_flight(&self) -> usize {
+        usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
+    }
+
+    /// Purges and ends the producer away from the async threads. All reports have been handed over then.
+    pub async fn close(self) {
+        let closed = tokio::task::spawn_blocking(move || drop(self)).await;
+        if closed.is_err() {
+            tracing::warn!("a Kafka producer did not close in good order");
+        }
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
+
+/// The task's own headers in their order, then ours.
+fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
+    let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(task.headers).count());
+    for (key, value) in headers::decode(task.headers) {
+        sent = sent.insert(Header { key, value: Some(value) });
+    }
+    let mut id = [0; 36];
+    let id = task.first_id.uuid().hyphenated().encode_lower(&mut id);
+    let mut due_at = [0; 20];
+    let due_at = decimal(task.first_id.due_at().as_millis(), &mut due_at);
+    sent.insert(Header { key: TASK_ID, value: Some(id.as_bytes()) }).insert(Header { key: DUE_AT, value: Some(due_at) })
+}
+
+/// `number` as decimal text in `buffer`, which every i64 fits.
+fn decimal(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
+    let mut rest = buffer.as_mut_slice();
+    let written = write!(rest, "{number}");
+    debug_assert!(written.is_ok(), "an i64 has at most 20 characters");
+    let length = 20 - rest.len();
+    &buffer[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::Headers as _;
+
+    use super::*;
+    use crate::domain::{Shard, TaskId};
+
+    #[test]
+    fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {
+        let own = headers::Headers::new([("trace", b"\x00\xff".as_slice()), ("empty", b"".as_slice())]).unwrap();
+        let first_id = TaskId::new(Timestamp::from_millis(1_700_000_000_123), Shard::new(7), 42);
+        let id = TaskId::new(Timestamp::from_millis(1_800_000_000_000), Shard::new(7), 43);
+        let task =
+            BatchTask { id, first_id, attempt: 2, topic: 0, key: None, payload: None, headers: own.as_bytes(), name: None };
+        let sent = headers_of(&task);
+        let sent: Vec<(&str, &[u8])> = sent.iter().map(|header| (header.key, header.value.unwrap())).collect();
+        let text = first_id.to_string();
+        assert_eq!(
+            sent,
+            [
+                ("trace", b"\x00\xff".as_slice()),
+                ("empty", b""),
+                ("punctual-task-id", text.as_bytes()),
+                ("punctual-due-at", b"1700000000123"),
+            ]
+        );
+    }
+
+    #[test]
+    fn every_number_fits() {
+        for number in [i64::MIN, -1, 0, i64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! How to reach Kafka and how to publish: what the operator may set, and what keeps a promise and may not be set.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+
+/// Whether a producer puts several records into one batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Together,
+    /// Each record in a batch of its own: what is refused then is this record. For records whose batch was refused; slow.
+    Alone,
+}
+
+/// Values of properties are never printed: any of them may be a secret.
+#[derive(Clone)]
+pub struct Settings {
+    /// `host:port`, comma-separated.
+    pub bootstrap: String,
+    /// librdkafka's properties, as the operator gave them: the last one of a name counts.
+    pub properties: Vec<(String, String)>,
+    pub client_id: String,
+    /// How long a record waits for company. 0.5 ms costs the broker half of what 0 costs at low rates.
+    pub linger: Duration,
+    /// From the send to the report, at the latest.
+    pub publish_deadline: Duration,
+    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below them, so that a full queue is rare.
+    pub records_in_flight_max: usize,
+    pub bytes_in_flight_max: usize,
+}
+
+/// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
+const RECORD_BYTES_MAX: &str = "1000000000";
+/// Less could not hold one record of the broker's default limit.
+const BYTES_IN_FLIGHT_MIN: usize = 2 << 20;
+const PUBLISH_DEADLINE_MIN: Duration = Duration::from_secs(1);
+
+/// Names that mean the same: a property given by its other name must replace ours, not stand beside it.
+const ALIASES: [(&str, &str); 7] = [
+    ("metadata.broker.list", "bootstrap.servers"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("message.send.max.retries", "retries"),
+    ("request.required.acks", "acks"),
+    ("delivery.timeout.ms", "message.timeout.ms"),
+    ("compression.type", "compression.codec"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+];
+
+/// Properties on which a promise rests, with the values that keep it, the first of which is set.
+const PROMISED: [(&str, &[&str], &str); 5] = [
+    ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
+    ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
+    ("allow.auto.create.topics", &["false"], "looking up a topic that does not exist would create it"),
+    ("delivery.report.only.error", &["false"], "a task is settled by its acknowledgement"),
+    ("enable.gapless.guarantee", &["false"], "one refused record would end the whole producer"),
+];
+
+/// Properties that have a setting of their own, or no place here.
+const REFUSED: [(&str, &str); 3] = [
+    ("bootstrap.servers", "give the servers as --kafka"),
+    ("message.timeout.ms", "the publish deadline is a setting of its own"),
+    ("transactional.id", "transactions are not the operator's to begin"),
+];
+
+impl Settings {
+    /// Everything that is wrong, in words for the operator; nothing when it can be used. No value of a property is repeated.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.bootstrap.split(',').any(|server| server.trim().is_empty()) {
+            problems.push("the bootstrap servers of Kafka are host:port, comma-separated".to_owned());
+        }
+        if self.publish_deadline < PUBLISH_DEADLINE_MIN || self.publish_deadline <= self.linger {
+            problems.push(format!("the publish deadline is at least {PUBLISH_DEADLINE_MIN:?} and longer than the linger"));
+        }
+        if self.records_in_flight_max == 0 || i32::try_from(self.records_in_flight_max).is_err() {
+            problems.push(format!("the bound of records in flight is from 1 to {}", i32::MAX));
+        }
+        if self.bytes_in_flight_max < BYTES_IN_FLIGHT_MIN || i32::try_from(self.bytes_in_flight_max / 1024).is_err() {
+            problems.push(format!("the bound of bytes in flight is from {BYTES_IN_FLIGHT_MIN} to {} KiB", i32::MAX));
+        }
+        problems.extend(self.properties.iter().filter_map(|(name, value)| problem_of(name, value)));
+        problems
+    }
+
+    pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
+        let mut config = self.client_config();
+        if mode == Mode::Alone {
+            // After the operator's: company is what this producer exists to avoid.
+            config.set("batch.num.messages", "1").set("linger.ms", "0");
+        }
+        for (name, values, _) in PROMISED {
+            config.set(name, values[0]);
+        }
+        config
+    }
+
+    /// For looking up topics: it never produces, so it needs no producer id.
+    pub(super) fn admin_config(&self) -> ClientConfig {
+        let mut config = self.client_config();
+        config.set("enable.idempotence", "false").set("allow.auto.create.topics", "false");
+        // rdkafka's admin client never drains its log queue: a line a second would pile up in it while Kafka is away.
+        config.remove("debug").set_log_level(RDKafkaLogLevel::Emerg);
+        config
+    }
+
+    fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set_log_level(RDKafkaLogLevel::Info);
+        config
+            .set("bootstrap.servers", &self.bootstrap)
+            .set("client.id", &self.client_id)
+            // Java's, so that a consumer finds a key where it expects it.
+            .set("partitioner", "murmur2_random")
+            .set("linger.ms", millis(self.linger))
+            // Twice the linger unless told, and each change of partition is one more request.
+            .set("sticky.partitioning.linger.ms", "10")
+            .set("message.timeout.ms", self.publish_deadline.as_millis().to_string())
+            .set("message.max.bytes", RECORD_BYTES_MAX)
+            .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
+            .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.div_ceil(1024).to_string())
+            .set("socket.nagle.disable", "true")
+            .set("socket.keepalive.enable", "true")
+            .set("statistics.interval.ms", "0")
+            // A broker that is back should be found within a second, not within ten; a connection that hangs is tried again.
+            .set("reconnect.backoff.ms", "50")
+            .set("reconnect.backoff.max.ms", "1000")
+            .set("socket.connection.setup.timeout.ms", "5000")
+            .set("retry.backoff.ms", "50")
+            .set("topic.metadata.refresh.fast.interval.ms", "50")
+            // Topics are looked up before they are sent to: one that is not there was deleted, and its records should say so soon.
+            .set("topic.metadata.propagation.max.ms", "5000");
+        for (name, value) in &self.properties {
+            config.set(canonical(name), value);
+        }
+        config
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Settings")
+            .field("bootstrap", &self.bootstrap)
+            .field("properties", &names)
+            .field("client_id", &self.client_id)
+            .field("linger", &self.linger)
+            .field("publish_deadline", &self.publish_deadline)
+            .field("records_in_flight_max", &self.records_in_flight_max)
+            .field("bytes_in_flight_max", &self.bytes_in_flight_max)
+            .finish()
+    }
+}
+
+fn canonical(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
+fn problem_of(given: &str, value: &str) -> Option<String> {
+    let name = canonical(given);
+    if let Some((_, instead)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+        return Some(format!("the Kafka property {given} cannot be set: {instead}"));
+    }
+    if let Some((_, values, why)) = PROMISED.iter().find(|(promised, ..)| *promised == name) {
+        let is_kept = values.contains(&value);
+        return (!is_kept).then(|| format!("the Kafka property {given} is always {}: {why}", values[0]));
+    }
+    if name == "partitioner" && value == "random" {
+        return Some("the Kafka property partitioner cannot be random: records of one key would lose their order".to_owned());
+    }
+    match ClientConfig::new().set(given, value).create_native_config() {
+        Ok(_) => None,
+        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
+            Some(format!("librdkafka has no property {given}"))
+        }
+        // Its own words repeat the value.
+        Err(_) => Some(format!("librdkafka does not take the value of the Kafka property {given}")),
+    }
+}
+
+/// Milliseconds with three decimals, as librdkafka reads them.
+fn millis(span: Duration) -> String {
+    format!("{}.{:03}", span.as_millis(), span.subsec_micros() % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(properties: &[(&str, &str)]) -> Settings {
+        Settings {
+            bootstrap: "localhost:9092".to_owned(),
+            properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            client_id: "punctual".to_owned(),
+            linger: Duration::from_micros(500),
+            publish_deadline: Duration::from_secs(30),
+            records_in_flight_max: 100_000,
+            bytes_in_flight_max: 64 << 20,
+        }
+    }
+
+    fn value(settings: &Settings, mode: Mode, name: &str) -> String {
+        settings.producer_config(mode).create_native_config().unwrap().get(name).unwrap()
+    }
+
+    #[test]
+    fn librdkafka_takes_all_of_our_own_settings() {
+        let settings = settings(&[]);
+        assert_eq!(settings.problems(), Vec::<String>::new());
+        settings.admin_config().create_native_config().unwrap();
+        for (name, expected) in [
+            ("enable.idempotence", "true"),
+            ("acks", "-1"),
+            ("allow.auto.create.topics", "false"),
+            ("linger.ms", "0.5"),
+            ("message.timeout.ms", "30000"),
+            ("message.max.bytes", RECORD_BYTES_MAX),
+            ("queue.buffering.max.kbytes", "65536"),
+        ] {
+            assert_eq!(value(&settings, Mode::Together, name), expected, "{name}");
+        }
+        assert_eq!(value(&settings, Mode::Alone, "batch.num.messages"), "1");
+    }
+
+    #[test]
+    fn an_operator_overrides_ours_by_either_name_of_a_property() {
+        let settings = settings(&[("queue.buffering.max.ms", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")]);
+        assert_eq!(settings.problems(), Vec::<String>::new());
+        assert_eq!(value(&settings, Mode::Together, "linger.ms"), "7");
+        assert_eq!(value(&settings, Mode::Together, "compression.codec"), "zstd");
+        assert_eq!(value(&settings, Mode::Alone, "linger.ms"), "0");
+    }
+
+    #[test]
+    fn what_would_break_a_promise_is_refused_and_what_keeps_it_is_taken() {
+        for (name, value) in [
+            ("enable.idempotence", "false"),
+            ("acks", "1"),
+            ("request.required.acks", "0"),
+            ("allow.auto.create.topics", "true"),
+            ("delivery.report.only.error", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("transactional.id", "t"),
+            ("metadata.broker.list", "elsewhere:9092"),
+            ("delivery.timeout.ms", "1000"),
+            ("partitioner", "random"),
+        ] {
+            let problems = settings(&[(name, value)]).problems();
+            assert!(problems.len() == 1 && problems[0].contains(name), "{name}: {problems:?}");
+        }
+        assert!(settings(&[("acks", "-1"), ("enable.idempotence", "true")]).problems().is_empty());
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once_without_any_value() {
+        let wrong = Settings {
+            bootstrap: "a:1,,b:2".to_owned(),
+            publish_deadline: Duration::ZERO,
+            records_in_flight_max: 0,
+            bytes_in_flight_max: 1,
+            ..settings(&[("no.such.property", "s3cret"), ("linger.ms", "s3cret")])
+        };
+        let problems = wrong.problems();
+        assert_eq!(problems.len(), 6, "{problems:?}");
+        assert!(!format!("{problems:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn no_value_of_a_property_is_printed() {
+        let shown = format!("{:?}", settings(&[("sasl.password", "s3cret")]));
+        assert!(shown.contains("sasl.password") && !shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn a_span_is_written_in_milliseconds() {
+        assert_eq!(millis(Duration::from_micros(500)), "0.500");
+        assert_eq!(millis(Duration::from_micros(12_005)), "12.005");
+    }
+}

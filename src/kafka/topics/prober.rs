@@ -1,0 +1,265 @@
+//! The thread that asks Kafka about topics, and every second whether it is there at all. librdkafka's questions block: hence a thread.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use super::{Answer, Known, LookUpError, Request, TopicFacts};
+use crate::clock;
+use crate::domain::{Monotonic, TopicName};
+use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
+
+const THREAD: &str = "kafka-prober";
+/// Between two probes while nothing else proves contact.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// A broker that answers later than this counts as away until it does.
+const PROBE_DEADLINE: Duration = Duration::from_secs(1);
+/// Between two probes after trouble: one broker of many may have trouble for long.
+const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// One question of the two that a look-up takes. A Kafka that hangs is noticed by it, too.
+const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
+/// What a broker takes when nobody configured it, and we may not read it.
+const RECORD_BYTES_MAX_DEFAULT: usize = 1_048_588;
+/// Asked about in probes until a topic is known; its answer is not looked at.
+const PROBE_TOPIC: &str = "__consumer_offsets";
+/// librdkafka remembers each topic that a client asked about for as long as the client lives, and asks again each second about those that are not there.
+const TOPICS_OPENED_MAX: usize = 10_000;
+
+type Admin = AdminClient<DefaultClientContext>;
+
+pub(super) struct Prober {
+    config: ClientConfig,
+    admin: Admin,
+    /// Drives the admin client's futures; it has neither timers nor sockets.
+    runtime: tokio::runtime::Runtime,
+    requests: Receiver<Request>,
+    known: Arc<Known>,
+    contact: Contact,
+    metrics: Metrics,
+    opened: HashSet<TopicName>,
+    probe_topic: Option<TopicName>,
+    probed_at: Option<Monotonic>,
+    acknowledged_count: u64,
+}
+
+impl Prober {
+    pub(super) fn start(
+        settings: &Settings,
+        requests: Receiver<Request>,
+        known: Arc<Known>,
+        contact: Contact,
+        metrics: Metrics,
+    ) -> Result<(), Error> {
+        let config = settings.admin_config();
+        let admin = config.create().map_err(|source| Error::Create { what: "Kafka admin client", source })?;
+        let failed = |source| Error::Thread { name: THREAD, source };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
+        let prober = Self {
+            config,
+            admin,
+            runtime,
+            requests,
+            known,
+            contact,
+            metrics,
+            opened: HashSet::new(),
+            probe_topic: None,
+            probed_at: None,
+            acknowledged_count: 0,
+        };
+        std::thread::Builder::new().name(THREAD.to_owned()).spawn(move || prober.run()).map_err(failed)?;
+        Ok(())
+    }
+
+    /// Until the last [`super::Topics`] is dropped.
+    fn run(mut self) {
+        loop {
+            let request = self.requests.recv_timeout(self.until_probe());
+            if self.known.is_stopping.load(Ordering::Relaxed) {
+                break;
+            }
+            match request {
+                Ok(Request::LookUp { topic, until, answer }) => {
+                    let learnt = self.look_up(&topic, until);
+                    self.known.settle(&topic, learnt, &answer);
+                    self.metrics.topics_known.set(i64::try_from(self.known.topic_count()).unwrap_or(i64::MAX));
+                }
+                Ok(Request::Wake) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.until_probe().is_zero() {
+                self.probe();
+            }
+        }
+    }
+
+    fn until_probe(&self) -> Duration {
+        let Some(probed_at) = self.probed_at else { return Duration::ZERO };
+        let is_urgent = self.contact.is_doubted() || !self.contact.is_held();
+        let pause = if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_EVERY };
+        pause.saturating_sub(clock::monotonic().since(probed_at))
+    }
+
+    fn probe(&mut self) {
+        // Acknowledgements prove contact, unless they came before the trouble.
+        if self.has_new_acknowledgements() && !self.contact.is_doubted() {
+            return self.answered();
+        }
+        let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
+        let answer = self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE);
+        match answer {
+            Ok(_) => self.answered(),
+            Err(error) => self.unanswered(&reason_of(&error)),
+        }
+    }
+
+    fn has_new_acknowledgements(&mut self) -> bool {
+        let count = self.contact.acknowledged_count();
+        std::mem::replace(&mut self.acknowledged_count, count) != count
+    }
+
+    fn answered(&mut self) {
+        let now = clock::monotonic();
+        self.probed_at = Some(now);
+        self.contact.hold(now);
+    }
+
+    fn unanswered(&mut self, reason: &str) {
+        if self.has_new_acknowledgements() {
+            return self.answered();
+        }
+        self.probed_at = Some(clock::monotonic());
+        self.contact.lose(reason);
+    }
+
+    fn look_up(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
+        let learnt = self.facts(topic, until);
+        let counter = match &learnt {
+            Ok(_) => &self.metrics.look_ups.found,
+            Err(LookUpError::Unknown) => &self.metrics.look_ups.unknown,
+            Err(LookUpError::Denied { .. }) => &self.metrics.look_ups.denied,
+            Err(LookUpError::Unavailable { .. } | LookUpError::Busy) => &self.metrics.look_ups.unavailable,
+        };
+        counter.inc();
+        if learnt.is_ok() {
+            self.probe_topic = Some(topic.clone());
+        }
+        learnt
+    }
+
+    /// First the configuration, then the metadata: the first question leaves nothing behind in the client for a topic that is not there.
+    fn facts(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
+        let record_bytes_max = self.record_bytes_max(topic, until)?;
+        let partitions = self.partitions(topic, until)?;
+        Ok(TopicFacts { partitions, record_bytes_max })
+    }
+
+    fn record_bytes_max(&mut self, topic: &TopicName, until: Monotonic) -> Result<usize, LookUpError> {
+        let options = AdminOptions::new().request_timeout(Some(left(until)?));
+        let resources = [ResourceSpecifier::Topic(topic.as_str())];
+        let described = self.runtime.block_on(self.admin.describe_configs(&resources, &options));
+        let described = match described {
+            Ok(described) => described.into_iter().next().unwrap_or(Err(Code::Unknown)),
+            Err(error) => {
+                let reason = reason_of(&error);
+                self.unanswered(&reason);
+                return Err(LookUpError::Unavailable { reason });
+            }
+        };
+        self.answered();
+        match described {
+            Ok(resource) => {
+                let value = resource.get("max.message.bytes").and_then(|entry| entry.value.as_deref()?.parse().ok());
+                Ok(value.unwrap_or(RECORD_BYTES_MAX_DEFAULT))
+            }
+            // Not to be read is not "not there": the metadata will tell.
+            Err(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed | Code::UnsupportedVersion) => {
+                Ok(RECORD_BYTES_MAX_DEFAULT)
+            }
+            Err(code) => Err(error_of(code)),
+        }
+    }
+
+    fn partitions(&mut self, topic: &TopicName, until: Monotonic) -> Result<i32, LookUpError> {
+        self.make_room();
+        self.opened.insert(topic.clone());
+        let metadata = match self.admin.inner().fetch_metadata(Some(topic.as_str()), left(until)?) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                let reason = reason_of(&error);
+                self.unanswered(&reason);
+                return Err(LookUpError::Unavailable { reason });
+            }
+        };
+        self.answered();
+        let Some(topic) = metadata.topics().first() else { return Err(LookUpError::Unknown) };
+        if let Some(code) = topic.error() {
+            return Err(error_of(code.into()));
+        }
+        i32::try_from(topic.partitions().len()).map_err(|_absurd| LookUpError::Unknown)
+    }
+
+    /// Another client, when this one remembers too many topics.
+    fn make_room(&mut self) {
+        if self.opened.len() < TOPICS_OPENED_MAX {
+            return;
+        }
+        match self.config.create() {
+            Ok(admin) => {
+                self.admin = admin;
+                self.opened.clear();
+            }
+            Err(error) => tracing::warn!(%error, "could not make a new Kafka admin client; the old one goes on"),
+        }
+    }
+}
+
+/// How long a question may take that must be answered until then.
+fn left(until: Monotonic) -> Result<Duration, LookUpError> {
+    let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE);
+    if left < Duration::from_millis(1) {
+        return Err(LookUpError::Unavailable { reason: "no answer to the questions before this one".to_owned() });
+    }
+    Ok(left)
+}
+
+/// What a broker's error says of a topic.
+fn error_of(code: Code) -> LookUpError {
+    let reason = Reason::new(code).to_string();
+    match code {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownTopicId | Code::InvalidTopic => LookUpError::Unknown,
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => LookUpError::Denied { reason },
+        _ => LookUpError::Unavailable { reason },
+    }
+}
+
+fn reason_of(error: &KafkaError) -> String {
+    error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| Reason::new(code).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_kafka_said_of_the_topic_counts_against_it() {
+        assert_eq!(error_of(Code::UnknownTopicOrPartition), LookUpError::Unknown);
+        assert!(matches!(error_of(Code::TopicAuthorizationFailed), LookUpError::Denied { .. }));
+        for code in [Code::LeaderNotAvailable, Code::RequestTimedOut, Code::NotController, Code::Unknown] {
+            assert!(matches!(error_of(code), LookUpError::Unavailable { .. }), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_that_waited_too_long_is_not_asked() {
+        assert!(left(Monotonic::default()).is_err());
+        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60))), Ok(QUESTION_DEADLINE));
+    }
+}

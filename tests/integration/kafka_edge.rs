@@ -1,0 +1,208 @@
+//! Bytes, receipts, refusals and look-ups, with a broker that is well.
+
+use std::time::Duration;
+
+use punctual::domain::{Headers, TopicName};
+use punctual::kafka::{Fate, LookUpError, Mode, SendError, TopicFacts};
+use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
+
+use crate::kafka_support::{
+    Edge, NOW, Parts, batch, bootstrap, consume, create, fates, plain_batch, producer, settings, task_id, topic,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_finds_it() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-bytes", 3, &[("message.timestamp.type", "LogAppendTime")]).await;
+    let headers =
+        Headers::new([("a", b"\x00\x01\xff".as_slice()), ("a", b"again".as_slice()), ("empty", b"".as_slice())]).unwrap();
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let records: [Parts<'_>; 5] = [
+        (Some(b"key"), Some(all_bytes.as_slice()), headers),
+        (Some(b"key"), None, Headers::default()),
+        (None, Some(b"null"), Headers::default()),
+        (Some(b""), Some(b""), Headers::default()),
+        (Some(all_bytes.as_slice()), Some(b"{}"), Headers::default()),
+    ];
+    let batch = batch(&topic, &records);
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await, 1);
+    edge.send(&batch);
+    let fates = edge.fates(records.len()).await;
+    let read = consume(&bootstrap, &topic, 3, records.len()).await;
+
+    for (ticket, (key, payload, own)) in records.iter().enumerate() {
+        let Fate::Acknowledged(receipt) = fates[&ticket] else { panic!("{:?}", fates[&ticket]) };
+        let here = |message: &&rdkafka::message::OwnedMessage| {
+            (message.partition(), message.offset()) == (receipt.partition, receipt.offset)
+        };
+        let message = read.iter().find(here).unwrap();
+        assert_eq!((message.key(), message.payload()), (*key, *payload));
+        assert_eq!(message.timestamp(), RecordTime::LogAppendTime(receipt.published_at.as_millis()));
+        let found: Vec<(String, Vec<u8>)> =
+            message.headers().unwrap().iter().map(|header| (header.key.to_owned(), header.value.unwrap().to_vec())).collect();
+        let mut expected: Vec<(String, Vec<u8>)> =
+            punctual::domain::headers::decode(own.as_bytes()).map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
+        expected.push(("punctual-task-id".to_owned(), task_id(ticket).to_string().into_bytes()));
+        expected.push(("punctual-due-at".to_owned(), b"1700000000000".to_vec()));
+        assert_eq!(found, expected);
+    }
+    assert_eq!(fates[&0].partition(), fates[&1].partition(), "records of one key share a partition");
+    assert!(edge.text().contains("punctual_kafka_reports_total{fate=\"acknowledged\"} 5"), "{}", edge.text());
+}
+
+trait Partition {
+    fn partition(&self) -> Option<i32>;
+}
+
+impl Partition for Fate {
+    fn partition(&self) -> Option<i32> {
+        match self {
+            Self::Acknowledged(receipt) => Some(receipt.partition),
+            _ => None,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_append_time_a_record_is_published_when_its_acknowledgement_comes() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-create-time", 1, &[]).await;
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    edge.send(&plain_batch(&topic, 1, 10));
+    let Fate::Acknowledged(receipt) = edge.fates(1).await[&0] else { panic!("not acknowledged") };
+    assert_eq!((receipt.partition, receipt.offset, receipt.published_at), (0, 0, NOW));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
+    let bootstrap = bootstrap();
+    let nowhere = TopicName::new(&format!("edge-nowhere-{:016x}", rand::random::<u64>())).unwrap();
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    assert_eq!(edge.topics.look_up(&nowhere).await, Err(LookUpError::Unknown));
+    assert_eq!(edge.topics.cached(&nowhere), None);
+    edge.send(&plain_batch(&nowhere, 2, 10));
+    for fate in edge.fates(2).await.values() {
+        assert!(matches!(fate, Fate::Unavailable { maybe_sent: false, .. }), "{fate:?}");
+    }
+    // Once the producer knows, it says so at once.
+    let batch = plain_batch(&nowhere, 1, 10);
+    let refused = edge.producer.send(0, nowhere.as_str(), &batch.task(0));
+    assert!(matches!(refused, Err(SendError::Failed(Fate::Unavailable { maybe_sent: false, .. }))), "{refused:?}");
+    assert_eq!(edge.topics.ask(&nowhere).await, Err(LookUpError::Unknown));
+    // Created later, it is known without a restart, and takes records.
+    create(&bootstrap, &nowhere, 1, &[]).await;
+    edge.topics.ask(&nowhere).await.unwrap();
+    assert_eq!(edge.producer.preload(vec![nowhere.clone()], Duration::from_secs(5)).await, 1);
+    edge.send(&batch);
+    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_alone() {
+    let bootstrap = bootstrap();
+    let narrow = topic(&bootstrap, "edge-narrow", 1, &[("max.message.bytes", "2000")]).await;
+    let wide = topic(&bootstrap, "edge-wide", 1, &[("max.message.bytes", "10000000")]).await;
+    // Long enough for all of them to meet in one batch.
+    let settings = settings(&bootstrap, &[("linger.ms", "100")]);
+    let mut edge = Edge::new(&settings, Mode::Together);
+    edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(5)).await;
+    edge.send(&plain_batch(&narrow, 50, 500));
+    let together = edge.fates(50).await;
+    assert!(together.values().all(|fate| matches!(fate, Fate::BatchRefused(_))), "{together:?}");
+
+    let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
+    let small = plain_batch(&narrow, 50, 500);
+    for (ticket, task) in small.tasks().enumerate() {
+        alone.send(ticket, narrow.as_str(), &task).unwrap();
+    }
+    let large = plain_batch(&narrow, 1, 3000);
+    alone.send(50, narrow.as_str(), &large.task(0)).unwrap();
+    let alone_fates = fates(&mut reports, 51).await;
+    for (ticket, fate) in &alone_fates {
+        let is_expected =
+            if *ticket == 50 { matches!(fate, Fate::RefusedForGood(_)) } else { matches!(fate, Fate::Acknowledged(_)) };
+        assert!(is_expected, "{ticket}: {fate:?}");
+    }
+
+    // Both producers live on, on this topic and on others; a large record goes where it is welcome.
+    edge.send(&plain_batch(&narrow, 1, 500));
+    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    edge.send(&plain_batch(&wide, 3, 5_000_000));
+    assert!(edge.fates(3).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
+    alone.send(0, narrow.as_str(), &small.task(0)).unwrap();
+    assert!(matches!(fates(&mut reports, 1).await[&0], Fate::Acknowledged(_)));
+    assert_eq!((edge.producer.fatal(), alone.fatal()), (None, None));
+    assert_eq!(consume(&bootstrap, &narrow, 1, 52).await.len(), 52);
+    alone.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_are_not() {
+    let bootstrap = bootstrap();
+    let compacted = topic(&bootstrap, "edge-compacted", 1, &[("cleanup.policy", "compact")]).await;
+    let settings = settings(&bootstrap, &[("linger.ms", "100")]);
+    let mut edge = Edge::new(&settings, Mode::Together);
+    edge.producer.preload(vec![compacted.clone()], Duration::from_secs(5)).await;
+    let keyed: Parts<'_> = (Some(b"k"), Some(b"v"), Headers::default());
+    let keyless = (None, Some(b"v".as_slice()), Headers::default());
+    let records = batch(&compacted, &[keyed.clone(), keyless, keyed]);
+    edge.send(&records);
+    let together = edge.fates(3).await;
+    assert!(together.values().all(|fate| matches!(fate, Fate::BatchRefused(_))), "{together:?}");
+    let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
+    for (ticket, task) in records.tasks().enumerate() {
+        alone.send(ticket, compacted.as_str(), &task).unwrap();
+    }
+    let fates = fates(&mut reports, 3).await;
+    assert!(matches!(fates[&0], Fate::Acknowledged(_)) && matches!(fates[&2], Fate::Acknowledged(_)), "{fates:?}");
+    assert!(matches!(fates[&1], Fate::RefusedForGood(_)), "{fates:?}");
+    alone.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-purge", 4, &[]).await;
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await;
+    let batch = plain_batch(&topic, 20_000, 500);
+    edge.send(&batch);
+    edge.producer.purge();
+    let fates = edge.fates(20_000).await;
+    let unknown_count = fates.values().filter(|fate| matches!(fate, Fate::Unknown(_))).count();
+    let acknowledged_count = fates.values().filter(|fate| matches!(fate, Fate::Acknowledged(_))).count();
+    assert_eq!(unknown_count + acknowledged_count, 20_000, "records with a partition are never known not to be sent");
+    assert!(unknown_count > 0);
+    edge.send(&plain_batch(&topic, 100, 10));
+    assert!(edge.fates(100).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
+    assert_eq!((edge.producer.fatal(), edge.producer.in_flight()), (None, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_is_told_and_takes_records_again() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-full", 1, &[]).await;
+    let few = punctual::kafka::Settings { records_in_flight_max: 10, ..settings(&bootstrap, &[("linger.ms", "200")]) };
+    let mut edge = Edge::new(&few, Mode::Together);
+    edge.send(&plain_batch(&topic, 10, 10));
+    let batch = plain_batch(&topic, 1, 10);
+    assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0)), Err(SendError::Full));
+    assert_eq!(edge.fates(10).await.len(), 10);
+    edge.send(&batch);
+    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    assert!(edge.text().contains("punctual_kafka_queue_full_total 1"), "{}", edge.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-facts", 5, &[("max.message.bytes", "4321")]).await;
+    let edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    let facts = TopicFacts { partitions: 5, record_bytes_max: 4321 };
+    assert_eq!(edge.topics.cached(&topic), None);
+    let answers = futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
+    assert!(answers.iter().all(|answer| *answer == Ok(facts)), "{answers:?}");
+    assert_eq!(edge.topics.cached(&topic), Some(facts));
+    assert!(edge.text().contains("punctual_kafka_topic_look_ups_total{outcome=\"found\"} 1"), "{}", edge.text());
+}

@@ -1,0 +1,126 @@
+//! A broker that goes and comes back. It has a stack of its own.
+
+#![expect(clippy::unwrap_used, reason = "these are tests")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use punctual::clock;
+use punctual::domain::TopicName;
+use punctual::kafka::{Contact, Fate, LookUpError, Mode, Settings};
+
+use crate::kafka_support::{Edge, plain_batch, settings, topic};
+
+/// A stack that is purged when the test ends.
+struct Stack(String);
+
+impl Stack {
+    fn up(name: &str) -> Self {
+        let stack = Self(format!("{name}-{:08x}", rand::random::<u32>()));
+        stack.run(&["up"]);
+        stack
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/stack");
+        let output = Command::new(script).args(arguments).args(["--name", &self.0]).output().unwrap();
+        assert!(output.status.success(), "stack {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn kafka(&self) -> String {
+        let settings = self.run(&["env"]);
+        let line = settings.lines().find_map(|line| line.strip_prefix("export PUNCTUAL_KAFKA='")).unwrap();
+        line.trim_end_matches('\'').to_owned()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.run(&["down", "--purge"]);
+    }
+}
+
+async fn within(deadline: Duration, what: &str, fact: impl Future<Output = ()>) -> Duration {
+    let started_at = clock::monotonic();
+    assert!(tokio::time::timeout(deadline, fact).await.is_ok(), "{what} within {deadline:?}");
+    clock::monotonic().since(started_at)
+}
+
+async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
+    edge.send(&plain_batch(topic, count, 100));
+    let fates = edge.fates(count).await;
+    assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+}
+
+async fn held(contact: &Contact, deadline: Duration) -> Duration {
+    within(deadline, "contact is held", contact.held()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back() {
+    let stack = Stack::up("kafka-outage");
+    let bootstrap = stack.kafka();
+    let topic = topic(&bootstrap, "outage", 2, &[]).await;
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    let contact = edge.topics.contact();
+    held(&contact, Duration::from_secs(10)).await;
+    let facts = edge.topics.look_up(&topic).await.unwrap();
+    publishes(&mut edge, &topic, 100).await;
+
+    // Idle, it crashes.
+    stack.run(&["kill", "kafka"]);
+    let noticed = within(Duration::from_secs(3), "a crash is noticed", contact.not_held()).await;
+    assert!(contact.is_lost() && contact.last_at().is_some());
+    assert_eq!((edge.topics.cached(&topic), edge.topics.look_up(&topic).await), (Some(facts), Ok(facts)));
+    let other = TopicName::new("never-heard-of").unwrap();
+    assert!(matches!(edge.topics.look_up(&other).await, Err(LookUpError::Unavailable { .. })));
+    edge.send(&plain_batch(&topic, 1000, 100));
+    stack.run(&["start", "kafka"]);
+    let returned = held(&contact, Duration::from_secs(5)).await;
+    let started_at = clock::monotonic();
+    let fates = edge.fates(1000).await;
+    let acknowledged = clock::monotonic().since(started_at);
+    assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+    tracing::info!(?noticed, ?returned, ?acknowledged, "a crash");
+
+    // It stops in good order, and is away for longer than the publish deadline.
+    let brief = Settings { publish_deadline: Duration::from_secs(2), ..settings(&bootstrap, &[]) };
+    let mut impatient = Edge::new(&brief, Mode::Together);
+    publishes(&mut impatient, &topic, 10).await;
+    stack.run(&["stop", "kafka"]);
+    within(Duration::from_secs(3), "a stop is noticed", contact.not_held()).await;
+    impatient.send(&plain_batch(&topic, 10, 100));
+    let fates = impatient.fates(10).await;
+    assert!(fates.values().all(|fate| matches!(fate, Fate::Unknown(_))), "{fates:?}");
+    stack.run(&["start", "kafka"]);
+    held(&contact, Duration::from_secs(5)).await;
+    publishes(&mut impatient, &topic, 10).await;
+    publishes(&mut edge, &topic, 10).await;
+    assert_eq!((edge.producer.fatal(), impatient.producer.fatal()), (None, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_is_noticed() {
+    let stack = Stack::up("kafka-hang");
+    let bootstrap = stack.kafka();
+    let topic = topic(&bootstrap, "hang", 1, &[]).await;
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    let contact = edge.topics.contact();
+    publishes(&mut edge, &topic, 1).await;
+    held(&contact, Duration::from_secs(10)).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/.stack/");
+    let pid = std::fs::read_to_string(format!("{script}{}/kafka.pid", stack.0)).unwrap_or_else(|error| panic!("{error}"));
+    let pid = pid.split_whitespace().next().unwrap().to_owned();
+    signal("-STOP", &pid);
+    let noticed = within(Duration::from_secs(4), "a hang is noticed", contact.not_held()).await;
+    edge.send(&plain_batch(&topic, 10, 100));
+    signal("-CONT", &pid);
+    let returned = held(&contact, Duration::from_secs(5)).await;
+    assert!(edge.fates(10).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
+    tracing::info!(?noticed, ?returned, "a hang");
+}
+
+fn signal(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+}

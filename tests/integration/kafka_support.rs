@@ -1,0 +1,167 @@
+//! What the tests of the Kafka edge share: topics, producers with their reports, and a consumer.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use punctual::domain::batch::TaskParts;
+use punctual::domain::{Batch, BatchBuilder, BatchId, Headers, Shard, TaskId, Timestamp, TopicName};
+use punctual::kafka::{Fate, Hooks, Metrics, Mode, Producer, Report, Settings, Topics};
+use punctual::telemetry::Registry;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::OwnedMessage;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::mpsc::{Receiver, channel};
+
+/// Key, payload and headers of a record.
+pub type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, Headers);
+
+pub const NOW: Timestamp = Timestamp::from_micros(1_234_567_000);
+pub const REPORT_DEADLINE: Duration = Duration::from_secs(40);
+
+/// A Kafka edge with one producer.
+pub struct Edge {
+    pub topics: Topics,
+    pub producer: Arc<Producer>,
+    pub registry: Registry,
+    pub metrics: Metrics,
+    reports: Receiver<Report>,
+}
+
+pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> Settings {
+    Settings {
+        bootstrap: bootstrap.to_owned(),
+        properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        client_id: "punctual-test".to_owned(),
+        linger: Duration::from_micros(500),
+        publish_deadline: Duration::from_secs(30),
+        records_in_flight_max: 100_000,
+        bytes_in_flight_max: 256 << 20,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "where the servers are is told by the environment")]
+pub fn bootstrap() -> String {
+    std::env::var("PUNCTUAL_KAFKA")
+        .unwrap_or_else(|_| panic!("PUNCTUAL_KAFKA is not set: scripts/stack up, then eval \"$(scripts/stack env)\""))
+}
+
+impl Edge {
+    pub fn new(settings: &Settings, mode: Mode) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let topics = Topics::start(settings, metrics.clone()).unwrap();
+        let (producer, reports) = producer(settings, mode, &topics, &metrics);
+        Self { topics, producer: Arc::new(producer), registry, metrics, reports }
+    }
+
+    pub fn send(&self, batch: &Batch) {
+        for (ticket, task) in batch.tasks().enumerate() {
+            let topic = batch.topics()[usize::from(task.topic)].as_str();
+            assert_eq!(self.producer.send(ticket, topic, &task), Ok(()));
+        }
+    }
+
+    pub async fn fates(&mut self, count: usize) -> HashMap<usize, Fate> {
+        fates(&mut self.reports, count).await
+    }
+
+    /// All metrics, as Prometheus would read them.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).unwrap();
+        text
+    }
+}
+
+pub fn producer(settings: &Settings, mode: Mode, topics: &Topics, metrics: &Metrics) -> (Producer, Receiver<Report>) {
+    let (sender, reports) = channel(200_000);
+    let hooks = Hooks::new(move |report| sender.try_send(report).unwrap(), || NOW);
+    (Producer::new(settings, mode, topics.contact(), metrics.clone(), hooks).unwrap(), reports)
+}
+
+/// The fates of `count` tickets, each of which must be reported once.
+pub async fn fates(reports: &mut Receiver<Report>, count: usize) -> HashMap<usize, Fate> {
+    let mut fates = HashMap::new();
+    let all = async {
+        while fates.len() < count {
+            let report = reports.recv().await.unwrap();
+            assert_eq!(fates.insert(report.ticket, report.fate), None, "ticket {} was reported twice", report.ticket);
+        }
+    };
+    let is_complete = tokio::time::timeout(REPORT_DEADLINE, all).await.is_ok();
+    assert!(is_complete, "{} of {count} were reported", fates.len());
+    fates
+}
+
+/// A new topic with a name of its own.
+pub async fn topic(bootstrap: &str, name: &str, partitions: i32, config: &[(&str, &str)]) -> TopicName {
+    let name = TopicName::new(&format!("{name}-{:016x}", rand::random::<u64>())).unwrap();
+    create(bootstrap, &name, partitions, config).await;
+    name
+}
+
+pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+    let mut new = NewTopic::new(name.as_str(), partitions, TopicReplication::Fixed(1));
+    for (key, value) in config {
+        new = new.set(key, value);
+    }
+    let results = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+pub fn task_id(number: usize) -> TaskId {
+    TaskId::new(Timestamp::from_millis(1_700_000_000_000), Shard::new(3), u64::try_from(number).unwrap())
+}
+
+/// A batch of records (key, payload, headers) for one topic.
+pub fn batch(topic: &TopicName, records: &[Parts<'_>]) -> Batch {
+    let mut builder = BatchBuilder::new(BatchId::new(NOW, 0, 0), records.len(), 0);
+    for (number, (key, payload, headers)) in records.iter().enumerate() {
+        builder.push(TaskParts {
+            id: task_id(number),
+            first_id: None,
+            attempt: None,
+            topic: topic.as_str(),
+            key: *key,
+            payload: *payload,
+            headers: Some(headers.as_bytes()).filter(|headers| !headers.is_empty()),
+            name: None,
+        });
+    }
+    builder.build()
+}
+
+/// A batch of `count` records of `bytes` bytes, without key and headers.
+pub fn plain_batch(topic: &TopicName, count: usize, bytes: usize) -> Batch {
+    let payload = vec![b'x'; bytes];
+    batch(topic, &vec![(None, Some(payload.as_slice()), Headers::default()); count])
+}
+
+/// The first `count` records of all partitions.
+pub async fn consume(bootstrap: &str, topic: &TopicName, partitions: i32, count: usize) -> Vec<OwnedMessage> {
+    let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_string());
+    let read = move || {
+        let consumer: BaseConsumer =
+            ClientConfig::new().set("bootstrap.servers", &bootstrap).set("group.id", "none").create().unwrap();
+        let mut from = TopicPartitionList::new();
+        for partition in 0..partitions {
+            from.add_partition_offset(&topic, partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&from).unwrap();
+        let mut read = Vec::new();
+        while read.len() < count {
+            let message = consumer.poll(Duration::from_secs(20)).unwrap_or_else(|| panic!("only {} of {count}", read.len()));
+            read.push(message.unwrap().detach());
+        }
+        read
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
