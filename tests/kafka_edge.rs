@@ -4,5 +4,7 @@
 mod kafka_edge;
 #[path = "integration/kafka_outage.rs"]
 mod kafka_outage;
+#[path = "integration/kafka_refusals.rs"]
+mod kafka_refusals;
 #[path = "integration/kafka_support.rs"]
 mod kafka_support;
