@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use punctual::clock::monotonic;
+use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, Span, TaskId, TaskState, Timestamp, ids};
-use punctual::engine::leaves::{Parent, Partition, Rules};
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::look_up::{IN_BATCHES, LookUp};
 use punctual::postgres::{Connection, Settings, partitions, schema};

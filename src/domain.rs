@@ -4,6 +4,7 @@ pub mod batch;
 pub mod cluster;
 pub mod headers;
 pub mod ids;
+pub mod leaves;
 pub mod monotonic;
 pub mod name;
 pub mod outcome;

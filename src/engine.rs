@@ -3,6 +3,5 @@
 pub mod assignment;
 pub mod claiming;
 pub mod cluster_clock;
-pub mod leaves;
 pub mod liveness;
 pub mod topics;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{IdRange, Timestamp};
-use crate::engine::leaves::{Parent, Partition, Rules};
 use crate::postgres::connection::Purpose;
 use crate::postgres::far::Mover;
 use crate::postgres::partitions::{self, CREATE_MAX, Census};

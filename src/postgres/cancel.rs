@@ -92,10 +92,12 @@ impl Canceller {
     async fn follow(&mut self, wanted: &[Wanted]) -> Result<Vec<Wanted>, Error> {
         let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
         let statement = async |open: &mut PgConnection| {
-            let rows = sqlx::query("select first_id, row_id from task_follow where first_id = any($1) and not maybe_sent")
-                .bind(firsts)
-                .fetch_all(open)
-                .await?;
+            let rows = sqlx::query(
+                "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent",
+            )
+            .bind(firsts)
+            .fetch_all(open)
+            .await?;
             rows.iter().map(follow_of).collect()
         };
         self.connection.run("find the follow-ups of tasks to cancel", statement).await

@@ -5,18 +5,36 @@ use std::time::Duration;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use super::schema::{CheckError, MigrateError};
+use thiserror::Error as ThisError;
+
 use super::{Connection, Error};
+use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
+
+/// Why settings of the cluster are not taken.
+#[derive(Debug, ThisError)]
+pub enum Refused {
+    #[error("the settings of the cluster are refused: {}", join(.0))]
+    Invalid(Vec<ClusterSettingsError>),
+    #[error("--{name} is {stored} in this database and can never change; {wished} was asked for")]
+    Fixed { name: &'static str, stored: String, wished: String },
+}
+
+fn join(problems: &[ClusterSettingsError]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
 
 /// The stored settings; `None` before the first migration.
 pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSettings>, Error> {
     let statement = async |open: &mut PgConnection| {
-        let is_there: bool = sqlx::query_scalar("select to_regclass('cluster') is not null").fetch_one(&mut *open).await?;
+        let is_there: bool =
+            sqlx::query_scalar("-- is there a cluster\nselect to_regclass('cluster') is not null").fetch_one(&mut *open).await?;
         if !is_there {
             return Ok(None);
         }
-        let row = sqlx::query("select shards, leaf_ms, horizon_ms, window_ms from cluster").fetch_optional(open).await?;
+        let row = sqlx::query("-- read the settings of the cluster\nselect shards, leaf_ms, horizon_ms, window_ms from cluster")
+            .fetch_optional(open)
+            .await?;
         row.as_ref().map(settings_of).transpose()
     };
     connection.run("read the settings of the cluster", statement).await
@@ -35,10 +53,10 @@ fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
 }
 
 /// What shall be stored: the wishes over what is stored, over the defaults.
-pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) -> Result<ClusterSettings, MigrateError> {
-    let wished = stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(MigrateError::Settings)?;
+pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) -> Result<ClusterSettings, Refused> {
+    let wished = stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(Refused::Invalid)?;
     let Some(stored) = stored else { return Ok(wished) };
-    let fixed = |name, stored: String, wished: String| Err(MigrateError::Fixed { name, stored, wished });
+    let fixed = |name, stored: String, wished: String| Err(Refused::Fixed { name, stored, wished });
     if wished.shards != stored.shards {
         return fixed("shards", stored.shards.get().to_string(), wished.shards.get().to_string());
     }
@@ -58,7 +76,7 @@ pub(super) async fn write(connection: &mut Connection, settings: &ClusterSetting
     let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
     let statement = async |open: &mut PgConnection| {
         sqlx::query(
-            "-- settings of the cluster
+            "-- write the settings of the cluster
             insert into cluster (shards, leaf_ms, horizon_ms, window_ms)
             values ($1, $2, $3, $4)
             on conflict (singleton) do update set horizon_ms = excluded.horizon_ms, window_ms = excluded.window_ms
@@ -77,8 +95,16 @@ pub(super) async fn write(connection: &mut Connection, settings: &ClusterSetting
 
 const VERSION_MIN: i32 = 150_000;
 
-/// Refuses a server on which a promise cannot be kept; answers what merely costs time.
-pub(super) async fn check_server(connection: &mut Connection) -> Result<Vec<String>, CheckError> {
+/// What is wrong with the server.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// With any of these a promise cannot be kept.
+    pub(super) refusals: Vec<String>,
+    /// These merely cost time.
+    pub(super) warnings: Vec<String>,
+}
+
+pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, Error> {
     let statement = async |open: &mut PgConnection| {
         sqlx::query(
             "-- check the server
@@ -91,36 +117,34 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Vec<Stri
         .await
         .and_then(|row| judge(&row))
     };
-    connection.run("check the server's settings", statement).await?
+    connection.run("check the server's settings", statement).await
 }
 
-fn judge(row: &PgRow) -> Result<Result<Vec<String>, CheckError>, sqlx::Error> {
+fn judge(row: &PgRow) -> Result<Faults, sqlx::Error> {
     let (number, version): (i32, String) = (row.try_get("number")?, row.try_get("version")?);
-    let refusals = [
-        (number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed")),
-        (row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned()),
-        (
-            !row.try_get("has_fsync")?,
-            "Postgres runs with fsync = off: what it has confirmed can be lost, so nothing can be promised".to_owned(),
-        ),
-        (
-            !row.try_get("has_full_page_writes")?,
-            "Postgres runs with full_page_writes = off: a crash can destroy what it has confirmed, so nothing can be promised"
-                .to_owned(),
-        ),
-    ];
-    let refused: Vec<String> = refusals.into_iter().filter(|(is_refused, _)| *is_refused).map(|(_, why)| why).collect();
-    if !refused.is_empty() {
-        return Ok(Err(CheckError::Server(refused.join("; "))));
-    }
+    let mut faults = Faults::default();
+    let mut refuse = |is_so: bool, why: String| {
+        if is_so {
+            faults.refusals.push(why)
+        }
+    };
+    refuse(number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed"));
+    refuse(row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned());
+    refuse(
+        !row.try_get::<bool, _>("has_fsync")?,
+        "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised".to_owned(),
+    );
+    refuse(
+        !row.try_get::<bool, _>("has_full_page_writes")?,
+        "full_page_writes is off: a crash can destroy what Postgres has confirmed, so nothing can be promised".to_owned(),
+    );
     let compression: String = row.try_get("wal_compression")?;
-    let warnings = [
-        // "on" is pglz.
-        (
-            ["on", "pglz"].contains(&compression.as_str()),
-            "wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off",
-        ),
-        (row.try_get("has_commit_delay")?, "commit_delay is not 0: every claim waits for it"),
-    ];
-    Ok(Ok(warnings.into_iter().filter(|(is_so, _)| *is_so).map(|(_, why)| why.to_owned()).collect()))
+    // "on" is pglz.
+    if ["on", "pglz"].contains(&compression.as_str()) {
+        faults.warnings.push("wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off".to_owned());
+    }
+    if row.try_get("has_commit_delay")? {
+        faults.warnings.push("commit_delay is not 0: every claim waits for it".to_owned());
+    }
+    Ok(faults)
 }

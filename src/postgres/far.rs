@@ -82,7 +82,7 @@ impl Mover {
 
     async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, Error> {
         let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar("select id from task_far where id >= $1 and id < $2 order by id limit 1")
+            sqlx::query_scalar("-- first far task\nselect id from task_far where id >= $1 and id < $2 order by id limit 1")
                 .bind(range.from)
                 .bind(range.to)
                 .fetch_optional(open)

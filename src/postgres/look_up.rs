@@ -15,8 +15,8 @@ use super::connection::Purpose;
 use super::error::Cause;
 use super::pool::Pool;
 use super::{Error, Settings};
+use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, Span, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
-use crate::engine::leaves::{Parent, Partition, Rules};
 
 /// Of the places outside the batches: a generic plan would lock every leaf.
 const PLACES: Purpose =
@@ -319,7 +319,7 @@ async fn in_hidden_leaf(
         return Ok(None);
     }
     let statement = format!(
-        "select topic, name, attempt, key, payload, headers, null::text as reason from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
+        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers, null::text as reason from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );
     let found = sqlx::query(AssertSqlSafe(statement))
         .bind(row.shard().as_smallint())

@@ -6,8 +6,8 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 
 use super::{Connection, Error};
+use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
-use crate::engine::leaves::{Parent, Partition, Rules};
 
 /// First key of this program's advisory locks ("punc"): others in the same database have other ones.
 const LOCK_CLASS: i32 = 0x7075_6e63;
@@ -52,8 +52,9 @@ pub async fn take_census(connection: &mut Connection, parent: Parent) -> Result<
 
 async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, Timestamp), sqlx::Error> {
     // The clock comes first: what is read after it is at least as new.
-    let now: i64 =
-        sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetch_one(&mut *open).await?;
+    let now: i64 = sqlx::query_scalar("-- clock\nselect (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+        .fetch_one(&mut *open)
+        .await?;
     let rows = sqlx::query(
         "-- partitions
         select c.relname::text as name, i.inhrelid is not null as is_part, coalesce(i.inhdetachpending, false) as is_detaching
@@ -105,13 +106,17 @@ pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Pa
 }
 
 async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("select pg_try_advisory_xact_lock($1, $2)").bind(lock.0).bind(lock.1).fetch_one(transaction).await
+    sqlx::query_scalar("-- lock of the keeper\nselect pg_try_advisory_xact_lock($1, $2)")
+        .bind(lock.0)
+        .bind(lock.1)
+        .fetch_one(transaction)
+        .await
 }
 
 async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Partition) -> Result<(), sqlx::Error> {
     let name = partition.name();
     let parents: Vec<bool> = sqlx::query_scalar(
-        "select exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where c.oid = to_regclass($1)",
+        "-- is there a partition\nselect exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where c.oid = to_regclass($1)",
     )
     .bind(&name)
     .fetch_all(&mut *transaction)

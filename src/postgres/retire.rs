@@ -20,8 +20,8 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use super::connection::Purpose;
 use super::partitions::{attach_statement, execute, retire_lock, take_census};
 use super::{Connection, Error, Settings};
+use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
-use crate::engine::leaves::{Parent, Partition, Rules};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
 /// Whatever a detach waits for, it must not be cut off.
@@ -101,7 +101,11 @@ impl Retirer {
     async fn lock(&mut self) -> Result<bool, Error> {
         let lock = retire_lock(self.parent);
         let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar("select pg_try_advisory_lock($1, $2)").bind(lock.0).bind(lock.1).fetch_one(open).await
+            sqlx::query_scalar("-- lock for retiring\nselect pg_try_advisory_lock($1, $2)")
+                .bind(lock.0)
+                .bind(lock.1)
+                .fetch_one(open)
+                .await
         };
         self.detach.run("take the lock for retiring", statement).await
     }
@@ -205,12 +209,14 @@ async fn truncate_if_empty(open: &mut PgConnection, leaf: Partition) -> Result<b
 }
 
 async fn has_rows(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx::Error> {
-    let statement = format!("select exists (select from {})", leaf.name());
+    let statement = format!("-- has a leaf rows\nselect exists (select from {})", leaf.name());
     sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).fetch_one(open).await
 }
 
 /// Whether `table`, the execlog or a day of it, has unsettled batches in `range`.
 async fn has_unsettled(open: &mut PgConnection, table: &str, range: (uuid::Uuid, uuid::Uuid)) -> Result<bool, sqlx::Error> {
-    let statement = format!("select exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)");
+    let statement = format!(
+        "-- has unsettled batches\nselect exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)"
+    );
     sqlx::query_scalar(AssertSqlSafe(statement)).bind(range.0).bind(range.1).persistent(false).fetch_one(open).await
 }

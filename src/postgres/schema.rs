@@ -8,13 +8,14 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row};
 use thiserror::Error as ThisError;
 
+pub use super::cluster::Refused;
 use super::connection::Purpose;
 use super::error::Cause;
 use super::partitions::{self, CREATE_MAX, MIGRATE, execute, take_census};
 use super::{Connection, Error, Settings, cluster};
 use crate::clock;
-use crate::domain::{ClusterSettings, ClusterWishes, cluster::ClusterSettingsError};
-use crate::engine::leaves::{Parent, Rules};
+use crate::domain::leaves::{Parent, Rules};
+use crate::domain::{ClusterSettings, ClusterWishes};
 
 /// Embedded: the program brings its schema along.
 static MIGRATIONS: Migrator = sqlx::migrate!();
@@ -53,18 +54,12 @@ impl fmt::Display for Report {
 pub enum MigrateError {
     #[error(transparent)]
     Postgres(#[from] Error),
-    #[error("the settings of the cluster are refused: {}", join(.0))]
-    Settings(Vec<ClusterSettingsError>),
-    #[error("--{name} is {stored} in this database and can never change; {wished} was asked for")]
-    Fixed { name: &'static str, stored: String, wished: String },
+    #[error(transparent)]
+    Refused(#[from] Refused),
     #[error("this program is older than the schema (version {0}): use the newer program")]
     Newer(i64),
     #[error("the storage of another program version: {0}")]
     Mismatch(String),
-}
-
-fn join(problems: &[ClusterSettingsError]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Brings the schema, the cluster's settings, the storage of columns and the first partitions up to date. To repeat it is harmless; two at once wait for
@@ -72,7 +67,12 @@ fn join(problems: &[ClusterSettingsError]) -> String {
 pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Report, MigrateError> {
     let mut connection = Connection::new(settings, PURPOSE);
     let lock = async |open: &mut PgConnection| {
-        sqlx::query("select pg_advisory_lock($1, $2)").bind(MIGRATE.0).bind(MIGRATE.1).execute(open).await.map(|_done| ())
+        sqlx::query("-- wait for other migrations\nselect pg_advisory_lock($1, $2)")
+            .bind(MIGRATE.0)
+            .bind(MIGRATE.1)
+            .execute(open)
+            .await
+            .map(|_done| ())
     };
     connection.run("wait for other migrations", lock).await?;
     // The lock ends with the connection, whatever happens.
@@ -105,12 +105,15 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
 /// The versions that were applied and have succeeded; none in a new database.
 async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Error> {
     let statement = async |open: &mut PgConnection| {
-        let is_there: bool =
-            sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null").fetch_one(&mut *open).await?;
+        let is_there: bool = sqlx::query_scalar("-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null")
+            .fetch_one(&mut *open)
+            .await?;
         if !is_there {
             return Ok(Vec::new());
         }
-        sqlx::query_scalar("select version from _sqlx_migrations where success order by version").fetch_all(open).await
+        sqlx::query_scalar("-- applied versions\nselect version from _sqlx_migrations where success order by version")
+            .fetch_all(open)
+            .await
     };
     connection.run("read the version of the schema", statement).await
 }
@@ -125,7 +128,7 @@ fn check_newer(applied: &[i64]) -> Result<(), i64> {
 /// lz4 where the server was built with it, else uncompressed: pglz, the default, takes 11 us per task. Partitions take it over as they are made.
 async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
     let has_lz4: bool = sqlx::query_scalar(
-        "select coalesce((select 'lz4' = any(enumvals) from pg_settings where name = 'default_toast_compression'), false)",
+        "-- has the server lz4\nselect coalesce((select 'lz4' = any(enumvals) from pg_settings where name = 'default_toast_compression'), false)",
     )
     .fetch_one(&mut *open)
     .await?;
@@ -180,7 +183,7 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
 async fn make_all(
     connection: &mut Connection,
     rules: &Rules,
-    missing: &[crate::engine::leaves::Partition],
+    missing: &[crate::domain::leaves::Partition],
 ) -> Result<bool, Error> {
     for chunk in missing.chunks(CREATE_MAX) {
         if !partitions::create(connection, rules, chunk).await? {
@@ -204,8 +207,8 @@ pub enum CheckError {
     Older { applied: i64, needed: i64 },
     #[error("the schema is at version {applied}, which this program does not know: this program is older than the schema")]
     Newer { applied: i64 },
-    #[error("the settings of the cluster in the database are refused: {}", join(.0))]
-    Settings(Vec<ClusterSettingsError>),
+    #[error(transparent)]
+    Refused(#[from] Refused),
     #[error("{0}")]
     Server(String),
 }
@@ -221,7 +224,10 @@ pub struct Checked {
 /// Checks the server's settings, the version of the schema and the settings of the cluster.
 pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
     let mut connection = Connection::new(settings, CHECK);
-    let warnings = cluster::check_server(&mut connection).await?;
+    let faults = cluster::check_server(&mut connection).await?;
+    if !faults.refusals.is_empty() {
+        return Err(CheckError::Server(faults.refusals.join("; ")));
+    }
     let applied = applied_versions(&mut connection).await?;
     check_newer(&applied).map_err(|applied| CheckError::Newer { applied })?;
     let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
@@ -231,6 +237,6 @@ pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
         Some(_) => {}
     }
     let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
-    let cluster = cluster.with(ClusterWishes::default()).map_err(CheckError::Settings)?;
-    Ok(Checked { cluster, warnings })
+    let cluster = cluster.with(ClusterWishes::default()).map_err(Refused::Invalid)?;
+    Ok(Checked { cluster, warnings: faults.warnings })
 }

@@ -1,12 +1,12 @@
 //! Storage against a real Postgres: the schema, partitions that come and go, the far table, look-ups and cancels.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, Timestamp, ids,
 };
-use punctual::engine::leaves::{Parent, Partition, Rules};
 use punctual::node::keeper::{Keeper, Leaves, Metrics};
 use punctual::postgres::backlog::BacklogCounter;
 use punctual::postgres::cancel::Canceller;
@@ -15,11 +15,13 @@ use punctual::postgres::far::Mover;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::retire::{Retired, Retirer};
-use punctual::postgres::schema::{self, CheckError, MigrateError};
+use punctual::postgres::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::{Connection, Settings};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use uuid::Uuid;
+
+use crate::support::{Stack, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,14 +36,13 @@ struct Database {
 
 impl Database {
     async fn empty() -> Self {
-        let server = std::env::var("PUNCTUAL_DATABASE_URL").expect("scripts/stack up, then eval \"$(scripts/stack env)\"");
+        let stack = Stack::shared();
         let name = format!("storage_{}_{:08x}", std::process::id(), rand::random::<u32>());
-        let mut admin = PgConnection::connect(&server).await.unwrap();
+        let mut admin = PgConnection::connect(&stack.database_url).await.unwrap();
         execute(&mut admin, &format!("create database {name}")).await;
-        let mut url = reqwest::Url::parse(&server).unwrap();
-        url.set_path(&name);
-        let sql = PgConnection::connect(url.as_str()).await.unwrap();
-        Self { name, server, url: url.to_string(), settings: Settings::new(url.as_str()).unwrap(), sql }
+        let url = stack.database(&name);
+        let (sql, settings) = (PgConnection::connect(&url).await.unwrap(), Settings::new(&url).unwrap());
+        Self { name, server: stack.database_url, url, settings, sql }
     }
 
     /// With leaves of two seconds, up to ten seconds ahead.
@@ -175,14 +176,6 @@ async fn execute(connection: &mut PgConnection, statement: &str) {
     sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(connection).await.unwrap();
 }
 
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(15)).await;
-    }
-}
-
 fn task(due_at: Timestamp) -> TaskId {
     TaskId::new(due_at, Shard::new(rand::random_range(0..64)), rand::random())
 }
@@ -227,11 +220,11 @@ async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     let report = migrate(wider).await.unwrap();
     assert_eq!((report.changed.len(), report.cluster.shards.get(), report.partitions_made), (1, 8, 4), "{:?}", report.changed);
     let other_shards = ClusterWishes { shards: Some(16), ..ClusterWishes::default() };
-    assert!(matches!(migrate(other_shards).await, Err(MigrateError::Fixed { name: "shards", .. })));
+    assert!(matches!(migrate(other_shards).await, Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))));
     let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };
-    assert!(matches!(migrate(other_leaf).await, Err(MigrateError::Fixed { name: "leaf", .. })));
+    assert!(matches!(migrate(other_leaf).await, Err(MigrateError::Refused(Refused::Fixed { name: "leaf", .. }))));
     let absurd = ClusterWishes { window: Some(seconds(60)), ..ClusterWishes::default() };
-    assert!(matches!(migrate(absurd).await, Err(MigrateError::Settings(_))));
+    assert!(matches!(migrate(absurd).await, Err(MigrateError::Refused(Refused::Invalid(_)))));
 }
 
 #[tokio::test]
@@ -258,7 +251,7 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let start = database.now().await;
     let (mut inserted, mut claimed) = (0_u64, 0_u64);
     // Four leaves' time, until the first have been retired under the traffic.
-    eventually("leaves are retired", async || {
+    eventually("leaves are retired", PATIENCE, async || {
         for delay in [0, 100, 1500, 4000] {
             let count = sqlx::query(
                 "insert into task (shard, id, topic)
@@ -313,7 +306,7 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
     let killed = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
-    eventually("the detach is pending", async || {
+    eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
     .await;
@@ -330,7 +323,7 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     execute(&mut reader, "commit").await;
 
     let mut finalized = 0;
-    eventually("the leaf is gone", async || {
+    eventually("the leaf is gone", PATIENCE, async || {
         finalized += retire(&database, Parent::Task, rules).await.finalized_count;
         let query = format!("select count(*) from pg_class where relname = '{}'", leaf.name());
         database.number(&query).await == 0
@@ -348,7 +341,7 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
     let retiring = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
-    eventually("the detach is pending", async || {
+    eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
     .await;

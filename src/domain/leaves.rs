@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::domain::{ClusterSettings, Timestamp};
+use super::{ClusterSettings, Timestamp};
 
 /// A table that is partitioned by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
