@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::{Client, ConnectOptions};
 use thiserror::Error;
 
-use super::Settings;
+use super::settings::Settings;
 
 /// `what` says what was attempted.
 #[derive(Debug, Error)]
@@ -60,7 +60,7 @@ impl Endpoints {
             .with_keep_alive(pulse * 2, pulse * 2)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
-        let endpoint = self.settings.endpoints.get(self.next % self.settings.endpoints.len().max(1)).cloned().unwrap_or_default();
+        let endpoint = self.settings.endpoint(self.next).to_owned();
         self.next = self.next.wrapping_add(1);
         within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options))).await
     }

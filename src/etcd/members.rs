@@ -11,7 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Endpoints, Error, within};
-use super::{Contact, Member, Metrics, Settings, View};
+use super::contact::Contact;
+use super::member::{Member, View};
+use super::metrics::Metrics;
+use super::settings::Settings;
 use crate::clock;
 use crate::domain::NodeId;
 use crate::shutdown::Failure;

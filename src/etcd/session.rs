@@ -16,7 +16,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Endpoints, Error, within};
-use super::{Contact, Member, Metrics, Settings, View};
+use super::contact::Contact;
+use super::member::{Member, View};
+use super::metrics::Metrics;
+use super::settings::Settings;
 use crate::clock;
 use crate::domain::NodeId;
 use crate::shutdown::{Failure, Tasks};
@@ -152,7 +155,7 @@ impl Keeper {
                 return Ok((lease, seconds(known.granted_ttl())));
             }
         }
-        let asked = self.settings.ttl.as_secs() + u64::from(self.settings.ttl.subsec_nanos() > 0);
+        let asked = self.settings.ttl().as_secs() + u64::from(self.settings.ttl().subsec_nanos() > 0);
         let grant = client.lease_grant(i64::try_from(asked).unwrap_or(i64::MAX), None);
         let granted = within(deadline, "start a session", grant).await?;
         let ttl = seconds(granted.ttl());

@@ -1,8 +1,8 @@
 //! Whether a broker can be reached now.
 //!
-//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends each second without one (any answer: a
-//! refusal proves contact, too). Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only makes the
-//! next probe come at once. So a broker that is gone is noticed within the probe's deadline, and one that hangs within a period more.
+//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
+//! answer: a refusal proves contact, too). Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only
+//! makes the next probe come at once. So a broker that is gone is noticed within the probe's deadline (1 s), and one that hangs within 2 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -107,8 +107,10 @@ impl Contact {
     }
 
     /// A connection had trouble: look now whether that is all of Kafka.
-    pub(super) fn doubt(&self, trouble: &str) {
-        *self.trouble_lock() = Some(trouble.to_owned());
+    pub(super) fn doubt(&self, trouble: Option<&str>) {
+        if let Some(trouble) = trouble {
+            *self.trouble_lock() = Some(trouble.to_owned());
+        }
         if self.is_held() && !self.shared.is_doubted.swap(true, Ordering::Relaxed) {
             // A full queue means that the prober is at work, and it looks at the flag after each request.
             let woken = self.shared.prober.try_send(Request::Wake);
@@ -175,8 +177,8 @@ mod tests {
         let contact = Contact::new(prober, Metrics::register(&mut Registry::default()));
         assert!(!contact.is_held() && !contact.is_lost());
         contact.hold(at(5));
-        contact.doubt("one broker hung up");
-        contact.doubt("one broker hung up");
+        contact.doubt(Some("one broker hung up"));
+        contact.doubt(Some("one broker hung up"));
         assert!(contact.is_held() && contact.is_doubted());
         assert_eq!(probes.try_iter().count(), 1);
     }
@@ -186,7 +188,8 @@ mod tests {
         let (prober, _probes) = sync_channel(8);
         let contact = Contact::new(prober, Metrics::register(&mut Registry::default()));
         contact.hold(at(5));
-        contact.doubt("connection refused");
+        contact.doubt(Some("connection refused"));
+        contact.doubt(None);
         contact.lose("timed out");
         contact.lose("timed out");
         assert!(contact.is_lost() && !contact.is_held());

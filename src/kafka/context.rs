@@ -82,7 +82,9 @@ impl ClientContext for Context {
             }
             Some(code) => {
                 tracing::debug!(target: "librdkafka", reason, "{}", Reason::new(code));
-                self.contact.doubt(reason);
+                // "All brokers are down" says less than the errors before it.
+                let trouble = (code != RDKafkaErrorCode::AllBrokersDown).then_some(reason);
+                self.contact.doubt(trouble);
             }
             None => tracing::debug!(target: "librdkafka", reason, "{error}"),
         }

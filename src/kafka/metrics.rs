@@ -49,7 +49,7 @@ impl Metrics {
         registry.register("punctual_kafka_reports", help, fates.clone());
         let help = "Records that a Kafka producer did not take because its queue was full";
         registry.register("punctual_kafka_queue_full", help, queue_full.clone());
-        let help = "1 while a Kafka broker can be reached, by acknowledgements or by a probe each second; else 0";
+        let help = "1 while a Kafka broker can be reached, by its acknowledgements or its answer to a probe; else 0";
         registry.register("punctual_kafka_contact", help, has_contact.clone());
         let help = "Times that the contact with all Kafka brokers was lost";
         registry.register("punctual_kafka_contact_losses", help, contact_losses.clone());

@@ -135,7 +135,7 @@ impl Producer {
         self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
     }
 
-    /// Records without a report, and reports that are still to be handed over.
+    /// Records without a report, and reports that are being handed over: it may still count one whose report has just come.
     pub fn in_flight(&self) -> usize {
         usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
     }

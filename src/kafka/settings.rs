@@ -50,12 +50,17 @@ const ALIASES: [(&str, &str); 7] = [
 ];
 
 /// Properties on which a promise rests, with the values that keep it, the first of which is set.
-const PROMISED: [(&str, &[&str], &str); 5] = [
+const PROMISED: [(&str, &[&str], &str); 3] = [
     ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
     ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
     ("allow.auto.create.topics", &["false"], "looking up a topic that does not exist would create it"),
-    ("delivery.report.only.error", &["false"], "a task is settled by its acknowledgement"),
-    ("enable.gapless.guarantee", &["false"], "one refused record would end the whole producer"),
+];
+
+/// Single values that would break a promise; librdkafka's defaults are fine.
+const FORBIDDEN: [(&str, &str, &str); 3] = [
+    ("delivery.report.only.error", "true", "a task is settled by its acknowledgement"),
+    ("enable.gapless.guarantee", "true", "one refused record would end the whole producer"),
+    ("partitioner", "random", "records of one key would lose their order"),
 ];
 
 /// Properties that have a setting of their own, or no place here.
@@ -167,8 +172,8 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
         let is_kept = values.contains(&value);
         return (!is_kept).then(|| format!("the Kafka property {given} is always {}: {why}", values[0]));
     }
-    if name == "partitioner" && value == "random" {
-        return Some("the Kafka property partitioner cannot be random: records of one key would lose their order".to_owned());
+    if let Some((.., why)) = FORBIDDEN.iter().find(|(forbidden, value_of, _)| (*forbidden, *value_of) == (name, value)) {
+        return Some(format!("the Kafka property {given} cannot have this value: {why}"));
     }
     match ClientConfig::new().set(given, value).create_native_config() {
         Ok(_) => None,

@@ -20,72 +20,25 @@ mod forget;
 mod keeper;
 mod metrics;
 mod progress;
+mod settings;
+mod standing;
 mod trust;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::clock::ClusterClock;
-use crate::domain::{Monotonic, NodeId, Shard, ShardCount, Timestamp};
-use crate::engine::liveness::broker::BrokerContact;
-use crate::node::service::{Missing, NodeView};
+use crate::domain::NodeId;
+use crate::etcd;
 use crate::shutdown::Tasks;
-use crate::{etcd, postgres};
 
 pub use keeper::Error;
 pub use metrics::Metrics;
 pub use progress::Progress;
+pub use settings::{Parts, Settings};
+pub use standing::Standing;
 pub use trust::TrustHandle;
-
-/// Who this node is, and what the cluster agrees on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
-    pub node: NodeId,
-    pub name: String,
-    pub address: String,
-    pub version: String,
-    pub started_at: Timestamp,
-    /// Of sessions and heartbeats.
-    pub ttl: Duration,
-    pub shards: ShardCount,
-}
-
-/// What the membership works with.
-pub struct Parts {
-    pub postgres: postgres::Settings,
-    /// None: this node must be alone.
-    pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
-    pub clock: Arc<ClusterClock>,
-    pub progress: Progress,
-    /// Asked before each heartbeat; must answer at once.
-    pub broker: Arc<dyn Fn() -> BrokerContact + Send + Sync>,
-    pub metrics: Metrics,
-}
-
-/// What the membership has come to. Receivers are woken when the shards, their owners, `is_cut_off` or `has_left` change; the rest is as of the last turn.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
-    /// This node's shards, in order. None before its first heartbeat is committed, and once it has left.
-    pub mine: Vec<Shard>,
-    /// The owner of each shard, in the order of the shards; empty before the first heartbeat.
-    pub owners: Vec<NodeId>,
-    /// Counts the changes of `owners`.
-    pub epoch: u64,
-    /// No broker answers this node while others have contact: it is to purge its producer and to free its batches.
-    pub is_cut_off: bool,
-    /// No other node has a place in the assignment.
-    pub is_alone: bool,
-    pub has_left: bool,
-    /// When the last heartbeat that succeeded was sent.
-    pub heartbeat_sent_at: Option<Monotonic>,
-    /// All nodes that have a heartbeat or a key in etcd, this one first.
-    pub nodes: Vec<NodeView>,
-    /// Of `postgres`, `etcd` and `clock`, what this node lacks. Without etcd it goes on all the same.
-    pub missing: Vec<Missing>,
-}
 
 /// The handle of the membership.
 #[derive(Clone, Debug)]
@@ -151,11 +104,5 @@ impl Membership {
             is_written && is_ended
         };
         tokio::time::timeout(deadline, leave).await.unwrap_or(false)
-    }
-}
-
-impl fmt::Debug for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("postgres", &self.postgres).field("has_etcd", &self.etcd.is_some()).finish_non_exhaustive()
     }
 }

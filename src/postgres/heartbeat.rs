@@ -47,6 +47,9 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
 const DECLARE_DEAD: &str = "-- heartbeat: declare dead
 update heartbeat set dead = true where node = $1 and counter = $2 and not dead";
 
+const RETIRE: &str = "-- heartbeat: retire
+update heartbeat set dead = true, has_left = true where node = $1";
+
 const FORGET: &str = "-- heartbeat: forget
 delete from heartbeat h
 where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
@@ -224,16 +227,12 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
 fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     Ok(Timestamp::from_micros(row.try_get(column)?))
 }
-const RETIRE: &str = "-- retire
-update heartbeat set dead = true, has_left = true where node = $1 returning node";
 
 /// Marks a node that has ended as dead, so that what it may have left unsettled is adopted at once. False when it had no heartbeat.
 pub async fn retire(settings: &Settings, node: NodeId) -> Result<bool, Error> {
     let mut connection = Connection::new(settings, Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] });
-    let row = connection
-        .run("mark the heartbeat of this node as dead", async |open| {
-            sqlx::query_scalar::<_, Uuid>(RETIRE).bind(node.uuid()).fetch_optional(open).await
-        })
+    let done = connection
+        .run("mark the heartbeat of this node as dead", async |open| sqlx::query(RETIRE).bind(node.uuid()).execute(open).await)
         .await?;
-    Ok(row.is_some())
+    Ok(done.rows_affected() == 1)
 }

@@ -113,7 +113,7 @@ async fn a_broker_that_hangs_is_noticed() {
     let pid = std::fs::read_to_string(format!("{script}{}/kafka.pid", stack.0)).unwrap_or_else(|error| panic!("{error}"));
     let pid = pid.split_whitespace().next().unwrap().to_owned();
     signal("-STOP", &pid);
-    let noticed = within(Duration::from_secs(4), "a hang is noticed", contact.not_held()).await;
+    let noticed = within(Duration::from_secs(3), "a hang is noticed", contact.not_held()).await;
     edge.send(&plain_batch(&topic, 10, 100));
     signal("-CONT", &pid);
     let returned = held(&contact, Duration::from_secs(5)).await;

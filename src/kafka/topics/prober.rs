@@ -1,4 +1,4 @@
-//! The thread that asks Kafka about topics, and every second whether it is there at all. librdkafka's questions block: hence a thread.
+//! The thread that asks Kafka about topics, and all the time whether it is there at all. librdkafka's questions block: hence a thread.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,11 +17,13 @@ use crate::domain::{Monotonic, TopicName};
 use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
-/// Between two probes while nothing else proves contact.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How often acknowledgements are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A probe is sent when nothing has proved contact for this long.
+const PROBE_AFTER: Duration = Duration::from_millis(750);
 /// A broker that answers later than this counts as away until it does.
 const PROBE_DEADLINE: Duration = Duration::from_secs(1);
-/// Between two probes after trouble: one broker of many may have trouble for long.
+/// Between two probes in trouble: one broker of many may have it for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// One question of the two that a look-up takes. A Kafka that hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
@@ -45,6 +47,7 @@ pub(super) struct Prober {
     metrics: Metrics,
     opened: HashSet<TopicName>,
     probe_topic: Option<TopicName>,
+    /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
     acknowledged_count: u64,
 }
@@ -80,8 +83,9 @@ impl Prober {
 
     /// Until the last [`super::Topics`] is dropped.
     fn run(mut self) {
+        self.watch();
         loop {
-            let request = self.requests.recv_timeout(self.until_probe());
+            let request = self.requests.recv_timeout(LOOK_EVERY);
             if self.known.is_stopping.load(Ordering::Relaxed) {
                 break;
             }
@@ -94,30 +98,29 @@ impl Prober {
                 Ok(Request::Wake) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if self.until_probe().is_zero() {
-                self.probe();
-            }
+            self.watch();
         }
     }
 
-    fn until_probe(&self) -> Duration {
-        let Some(probed_at) = self.probed_at else { return Duration::ZERO };
-        let is_urgent = self.contact.is_doubted() || !self.contact.is_held();
-        let pause = if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_EVERY };
-        pause.saturating_sub(clock::monotonic().since(probed_at))
-    }
-
-    fn probe(&mut self) {
-        // Acknowledgements prove contact, unless they came before the trouble.
+    /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked when it is time.
+    fn watch(&mut self) {
         if self.has_new_acknowledgements() && !self.contact.is_doubted() {
             return self.answered();
         }
+        if !self.is_probe_due() {
+            return;
+        }
         let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
-        let answer = self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE);
-        match answer {
+        match self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE) {
             Ok(_) => self.answered(),
             Err(error) => self.unanswered(&reason_of(&error)),
         }
+    }
+
+    fn is_probe_due(&self) -> bool {
+        let Some(probed_at) = self.probed_at else { return true };
+        let is_urgent = self.contact.is_doubted() || !self.contact.is_held();
+        clock::monotonic().since(probed_at) >= if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_AFTER }
     }
 
     fn has_new_acknowledgements(&mut self) -> bool {
@@ -167,6 +170,7 @@ impl Prober {
         let described = self.runtime.block_on(self.admin.describe_configs(&resources, &options));
         let described = match described {
             Ok(described) => described.into_iter().next().unwrap_or(Err(Code::Unknown)),
+            Err(KafkaError::AdminOp(code @ (Code::UnsupportedFeature | Code::UnsupportedVersion))) => Err(code),
             Err(error) => {
                 let reason = reason_of(&error);
                 self.unanswered(&reason);
@@ -180,9 +184,12 @@ impl Prober {
                 Ok(value.unwrap_or(RECORD_BYTES_MAX_DEFAULT))
             }
             // Not to be read is not "not there": the metadata will tell.
-            Err(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed | Code::UnsupportedVersion) => {
-                Ok(RECORD_BYTES_MAX_DEFAULT)
-            }
+            Err(
+                Code::TopicAuthorizationFailed
+                | Code::ClusterAuthorizationFailed
+                | Code::UnsupportedFeature
+                | Code::UnsupportedVersion,
+            ) => Ok(RECORD_BYTES_MAX_DEFAULT),
             Err(code) => Err(error_of(code)),
         }
     }

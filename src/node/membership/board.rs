@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Settings, Standing};
+use super::settings::Settings;
+use super::standing::Standing;
 use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;

@@ -9,8 +9,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Found};
+use super::settings::{Parts, Settings};
 use super::trust::TrustSource;
-use super::{Parts, Settings};
 use crate::clock;
 use crate::domain::{Monotonic, NodeId};
 use crate::engine::liveness::alone::{Alone, Verdict};

@@ -1,0 +1,58 @@
+//! Whether etcd answers, as the log tells it.
+
+use std::time::Duration;
+
+use super::client::Error;
+use crate::shutdown::chain;
+
+/// Says once that contact is lost, and once that it is back.
+#[derive(Debug)]
+pub(super) struct Contact {
+    what: &'static str,
+    is_lost: bool,
+    tries: u32,
+}
+
+impl Contact {
+    pub(super) fn new(what: &'static str) -> Self {
+        Self { what, is_lost: false, tries: 0 }
+    }
+
+    pub(super) fn lost(&mut self, error: &Error) {
+        self.tries = self.tries.saturating_add(1);
+        if !self.is_lost {
+            self.is_lost = true;
+            tracing::warn!(error = %chain(error), "etcd: {} is lost; shards stay where they are", self.what);
+        }
+    }
+
+    pub(super) fn back(&mut self) {
+        self.tries = 0;
+        if self.is_lost {
+            self.is_lost = false;
+            tracing::info!("etcd: {} is back", self.what);
+        }
+    }
+
+    /// The pause before the next try: 100 ms, twice as long each time, up to 1 s.
+    pub(super) fn pause(&self) -> Duration {
+        Duration::from_millis(50 << self.tries.min(5)).min(Duration::from_secs(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_between_tries_grows_to_a_second() {
+        let mut contact = Contact::new("x");
+        let pauses: Vec<_> = (0..7)
+            .map(|_| {
+                contact.lost(&Error::Ended { what: "x" });
+                contact.pause().as_millis()
+            })
+            .collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000]);
+    }
+}

@@ -1,0 +1,45 @@
+//! What the membership is given.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use super::progress::Progress;
+use crate::clock::ClusterClock;
+use crate::domain::{NodeId, ShardCount, Timestamp};
+use crate::engine::liveness::broker::BrokerContact;
+use crate::{etcd, postgres};
+
+/// Who this node is, and what the cluster agrees on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    pub node: NodeId,
+    pub name: String,
+    pub address: String,
+    pub version: String,
+    pub started_at: Timestamp,
+    /// Of sessions and heartbeats.
+    pub ttl: Duration,
+    pub shards: ShardCount,
+}
+
+/// What the membership works with.
+pub struct Parts {
+    pub postgres: postgres::Settings,
+    /// None: this node must be alone.
+    pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
+    pub clock: Arc<ClusterClock>,
+    pub progress: Progress,
+    /// Asked before each heartbeat; must answer at once.
+    pub broker: Arc<dyn Fn() -> BrokerContact + Send + Sync>,
+    pub metrics: Metrics,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("postgres", &self.postgres).field("has_etcd", &self.etcd.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! Errors that a real broker gives only when it is set up for them: from librdkafka's mock cluster.
+
+#![expect(clippy::unwrap_used, reason = "these are tests")]
+
+use std::time::Duration;
+
+use punctual::domain::TopicName;
+use punctual::kafka::{Fate, Mode, SendError};
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+use crate::kafka_support::{Edge, plain_batch, settings};
+
+type Mock = MockCluster<'static, rdkafka::producer::DefaultProducerContext>;
+
+fn mock(topic: &TopicName) -> Mock {
+    let mock = Mock::new(1).unwrap();
+    mock.create_topic(topic.as_str(), 1, 1).unwrap();
+    mock
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_we_may_not_write_to_refuses_for_good() {
+    let topic = TopicName::new("forbidden").unwrap();
+    let mock = mock(&topic);
+    let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
+    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await, 1);
+    mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+    edge.send(&plain_batch(&topic, 3, 10));
+    let fates = edge.fates(3).await;
+    assert!(fates.values().all(|fate| matches!(fate, Fate::RefusedForGood(_))), "{fates:?}");
+    assert_eq!(edge.producer.fatal(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broker_cannot_take_at_present_is_tried_until_it_can() {
+    let topic = TopicName::new("flapping").unwrap();
+    let mock = mock(&topic);
+    let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
+    edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await;
+    mock.request_errors(
+        RDKafkaApiKey::Produce,
+        &[
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT,
+        ],
+    );
+    edge.send(&plain_batch(&topic, 3, 10));
+    let fates = edge.fates(3).await;
+    assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_that_may_not_be_idempotent_is_finished_and_its_records_are_not_sent() {
+    let topic = TopicName::new("fatal").unwrap();
+    let mock = mock(&topic);
+    mock.request_errors(RDKafkaApiKey::InitProducerId, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
+    let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
+    let batch = plain_batch(&topic, 1, 10);
+    match edge.producer.send(0, topic.as_str(), &batch.task(0)) {
+        Ok(()) => assert!(!matches!(edge.fates(1).await[&0], Fate::Acknowledged(_) | Fate::RefusedForGood(_))),
+        Err(error) => assert!(matches!(error, SendError::Failed(Fate::NotSent(_))), "{error:?}"),
+    }
+    assert!(edge.producer.fatal().is_some());
+    let refused = edge.producer.send(1, topic.as_str(), &batch.task(0));
+    assert!(matches!(refused, Err(SendError::Failed(Fate::NotSent(_)))), "{refused:?}");
+}

@@ -1,0 +1,67 @@
+//! Servers that go and come back. They have a stack of their own.
+
+use std::time::Duration;
+
+use punctual::etcd::State;
+
+use crate::support::{Cluster, Node, Stack, eventually};
+
+const TTL: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(30);
+
+async fn pair(cluster: &Cluster) -> [Node; 2] {
+    let nodes = [cluster.node("first"), cluster.node("second")];
+    for node in &nodes {
+        node.wait_for_shards(32, SOON).await;
+        eventually("a session", SOON, async || is_held(node)).await;
+    }
+    nodes
+}
+
+fn is_held(node: &Node) -> bool {
+    matches!(node.session.as_ref().unwrap().state(), State::Held { .. })
+}
+
+async fn nothing_moves(nodes: &[Node; 2], span: Duration) {
+    tokio::join!(nodes[0].stays_put(span), nodes[1].stays_put(span));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
+    let stack = Stack::up();
+    let cluster = Cluster::on(&stack.database_url, &stack.etcd, TTL).await;
+    let nodes = pair(&cluster).await;
+
+    stack.stop("etcd");
+    nothing_moves(&nodes, TTL * 4).await;
+    assert!(!is_held(&nodes[0]));
+    assert_eq!(nodes[0].standing().missing.iter().map(|missing| missing.what).collect::<Vec<_>>(), ["etcd"]);
+    assert!(nodes[0].membership.trust().holds(0), "heartbeats alone keep trust");
+    stack.start("etcd");
+    for node in &nodes {
+        eventually("the session is back", SOON, async || is_held(node)).await;
+        eventually("nothing is missing", SOON, async || node.standing().missing.is_empty()).await;
+    }
+
+    stack.stop("postgres");
+    nothing_moves(&nodes, TTL * 4).await;
+    assert!(!is_held(&nodes[0]), "who cannot reach Postgres ends its session");
+    assert!(!nodes[0].membership.trust().holds(0));
+    stack.start("postgres");
+    for node in &nodes {
+        eventually("heartbeats again", SOON, async || node.standing().missing.is_empty()).await;
+    }
+    nothing_moves(&nodes, TTL * 2).await;
+    for node in &nodes {
+        assert_eq!(node.metric("punctual_nodes_declared_dead_total"), 0.0);
+        assert!(node.membership.trust().generation() > 0, "after so long it asks which batches are its own");
+        eventually("the session is back", SOON, async || is_held(node)).await;
+    }
+
+    // Without etcd a death is noticed all the same, after three TTL.
+    stack.stop("etcd");
+    let [first, second] = nodes;
+    second.kill();
+    let taken_over = first.wait_for_shards(64, SOON).await;
+    assert!(taken_over >= TTL * 2 && taken_over <= TTL * 3 + Duration::from_secs(1), "{taken_over:?}");
+}

@@ -1,0 +1,286 @@
+//! Memberships to start, kill and cut off, each with a cluster of its own.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions};
+use punctual::clock::{self, ClusterClock};
+use punctual::domain::{NodeId, ShardCount, Timestamp};
+use punctual::engine::liveness::broker::BrokerContact;
+use punctual::node::membership::{self, Membership, Metrics, Parts, Progress, Settings, Standing};
+use punctual::shutdown::Tasks;
+use punctual::{etcd, postgres, telemetry};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+pub const SHARDS: u64 = 64;
+
+/// A database and a prefix in etcd of one's own, on servers that are up.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub url: String,
+    pub etcd: String,
+    pub prefix: String,
+    pub ttl: Duration,
+}
+
+impl Cluster {
+    /// On the servers that all tests share.
+    pub async fn new(ttl: Duration) -> Self {
+        Self::on(&setting("PUNCTUAL_TEST_DATABASE_TCP_URL"), &setting("PUNCTUAL_ETCD"), ttl).await
+    }
+
+    pub async fn on(url: &str, etcd: &str, ttl: Duration) -> Self {
+        let name = format!("membership_{:016x}", rand::random::<u64>());
+        let mut server = PgConnection::connect(url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut server).await.unwrap();
+        let (start, _) = url.rsplit_once('/').unwrap();
+        let cluster = Self { url: format!("{start}/{name}"), etcd: etcd.to_owned(), prefix: name, ttl };
+        sqlx::raw_sql(include_str!("../../migrations/0001_tasks_and_execlog.sql"))
+            .execute(&mut cluster.connect().await)
+            .await
+            .unwrap();
+        cluster
+    }
+
+    pub async fn connect(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.unwrap()
+    }
+
+    pub fn node(&self, name: &str) -> Node {
+        Node::start(self, name, &self.url, true)
+    }
+
+    pub fn node_without_etcd(&self, name: &str) -> Node {
+        Node::start(self, name, &self.url, false)
+    }
+
+    /// The counter of a node's heartbeat, whether it is dead, and whether it has left.
+    pub async fn row(&self, node: NodeId) -> Option<(i64, bool, bool)> {
+        sqlx::query_as("select counter, dead, has_left from heartbeat where node = $1")
+            .bind(node.uuid())
+            .fetch_optional(&mut self.connect().await)
+            .await
+            .unwrap()
+    }
+
+    pub async fn execute(&self, statement: &str) {
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut self.connect().await).await.unwrap();
+    }
+
+    /// Revokes the leases of all nodes, as an etcd in trouble may.
+    pub async fn revoke_all_sessions(&self) -> usize {
+        let mut client = Client::connect([&self.etcd], None).await.unwrap();
+        let keys = client.get(format!("{}/nodes/", self.prefix), Some(GetOptions::new().with_prefix())).await.unwrap();
+        for pair in keys.kvs() {
+            client.lease_revoke(pair.lease()).await.unwrap();
+        }
+        keys.kvs().len()
+    }
+}
+
+pub fn setting(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_unset| panic!("{name} is not set: scripts/stack up, then eval \"$(scripts/stack env)\""))
+}
+
+/// A membership in a runtime of its own, so that it can be killed without a last word.
+#[derive(Debug)]
+pub struct Node {
+    pub id: NodeId,
+    pub membership: Membership,
+    pub tasks: Tasks,
+    pub session: Option<etcd::Session>,
+    pub broker: Arc<Mutex<BrokerContact>>,
+    pub progress: Progress,
+    pub clock: Arc<ClusterClock>,
+    pub registry: Arc<telemetry::Registry>,
+    runtime: Option<Runtime>,
+}
+
+impl Node {
+    pub fn start(cluster: &Cluster, name: &str, url: &str, has_etcd: bool) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _within = runtime.enter();
+        let tasks = Tasks::default();
+        let started_at = clock::wall();
+        let id = NodeId::new(started_at, 0, rand::random());
+        let mut registry = telemetry::Registry::default();
+        let etcd = has_etcd.then(|| {
+            let settings = etcd::Settings::new(&cluster.etcd, &cluster.prefix, cluster.ttl).unwrap();
+            etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
+        });
+        let broker = Arc::new(Mutex::new(BrokerContact { is_ready: true, has_broker: true, has_due: false }));
+        let (asked, progress, clock) = (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
+        let settings = Settings {
+            node: id,
+            name: name.to_owned(),
+            address: "http://127.0.0.1:7070".to_owned(),
+            version: "test".to_owned(),
+            started_at,
+            ttl: cluster.ttl,
+            shards: ShardCount::new(SHARDS).unwrap(),
+        };
+        let session = etcd.as_ref().map(|(session, _)| session.clone());
+        let parts = Parts {
+            postgres: postgres::Settings::new(url).unwrap(),
+            etcd,
+            clock: Arc::clone(&clock),
+            progress: progress.clone(),
+            broker: Arc::new(move || *asked.lock().unwrap()),
+            metrics: Metrics::register(&mut registry),
+        };
+        let membership = membership::start(settings, parts, &tasks);
+        drop(_within);
+        let registry = Arc::new(registry);
+        Self { id, membership, tasks, session, broker, progress, clock, registry, runtime: Some(runtime) }
+    }
+
+    pub fn standing(&self) -> Standing {
+        self.membership.standing().borrow().clone()
+    }
+
+    /// Waits until the standing is as `is_so` says; answers how long that took.
+    pub async fn wait(&self, what: &str, deadline: Duration, is_so: impl FnMut(&Standing) -> bool) -> Duration {
+        let from = clock::monotonic();
+        let mut standing = self.membership.standing();
+        let outcome = tokio::time::timeout(deadline, standing.wait_for(is_so)).await.map(|ended| drop(ended.unwrap()));
+        assert!(outcome.is_ok(), "not within {deadline:?}: {what}; {:?}", self.standing());
+        clock::monotonic().since(from)
+    }
+
+    pub async fn wait_for_shards(&self, count: usize, deadline: Duration) -> Duration {
+        self.wait(&format!("{count} shards"), deadline, |standing| standing.mine.len() == count).await
+    }
+
+    /// For `span`, nobody's shards move.
+    pub async fn stays_put(&self, span: Duration) {
+        let mut standing = self.membership.standing();
+        let epoch = standing.borrow().epoch;
+        let moved = tokio::time::timeout(span, standing.wait_for(|standing| standing.epoch != epoch)).await;
+        assert!(moved.is_err(), "shards moved: {:?}", self.standing());
+    }
+
+    /// The value of a metric.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = telemetry::encode(&self.registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
+    }
+
+    /// Ends it as kill -9 would: no last heartbeat, the session is not revoked.
+    pub fn kill(mut self) -> NodeId {
+        self.runtime.take().unwrap().shutdown_background();
+        self.id
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Waits until `holds`, which asks a server.
+pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
+    let from = clock::monotonic();
+    while !holds().await {
+        assert!(clock::monotonic().since(from) < deadline, "not within {deadline:?}: {what}");
+        clock::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A way to a server that can be cut.
+#[derive(Debug)]
+pub struct Proxy {
+    pub address: SocketAddr,
+    target: String,
+    open: Mutex<CancellationToken>,
+}
+
+impl Proxy {
+    pub async fn to(target: String) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Arc::new(Self { address: listener.local_addr().unwrap(), target, open: Mutex::default() });
+        let accepting = Arc::clone(&proxy);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(Arc::clone(&accepting).carry(client));
+            }
+        });
+        proxy
+    }
+
+    async fn carry(self: Arc<Self>, mut client: TcpStream) {
+        let is_cut = self.open.lock().unwrap().clone();
+        if is_cut.is_cancelled() {
+            return;
+        }
+        let mut server = TcpStream::connect(&self.target).await.unwrap();
+        tokio::select! {
+            () = is_cut.cancelled() => {}
+            _ended = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        }
+    }
+
+    pub fn cut(&self) {
+        self.open.lock().unwrap().cancel();
+    }
+
+    pub fn mend(&self) {
+        *self.open.lock().unwrap() = CancellationToken::new();
+    }
+}
+
+/// Servers of a test's own, to be stopped; forgotten with their data when dropped.
+#[derive(Debug)]
+pub struct Stack {
+    name: String,
+    pub database_url: String,
+    pub etcd: String,
+}
+
+impl Stack {
+    pub fn up() -> Self {
+        let name = format!("members-{:08x}", rand::random::<u32>());
+        stack(&["up"], &name);
+        stack(&["stop", "kafka"], &name);
+        let settings = stack(&["env"], &name);
+        let value = |key: &str| {
+            let line = settings.lines().find_map(|line| line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('='));
+            line.unwrap().trim_matches('\'').to_owned()
+        };
+        Self { database_url: value("PUNCTUAL_TEST_DATABASE_TCP_URL"), etcd: value("PUNCTUAL_ETCD"), name }
+    }
+
+    pub fn stop(&self, service: &str) {
+        stack(&["stop", service], &self.name);
+    }
+
+    pub fn start(&self, service: &str) {
+        stack(&["start", service], &self.name);
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        stack(&["down", "--purge"], &self.name);
+    }
+}
+
+fn stack(arguments: &[&str], name: &str) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/stack");
+    let output = Command::new(script).args(arguments).args(["--name", name]).output().unwrap();
+    assert!(output.status.success(), "stack {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// For ids of nodes that never ran.
+pub fn some_node() -> NodeId {
+    NodeId::new(Timestamp::from_millis(1_700_000_000_000), 0, rand::random())
+}
