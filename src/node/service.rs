@@ -7,7 +7,7 @@ pub mod model;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::domain::{NodeId, Record, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, Verdict};
+use crate::domain::{NodeId, Record, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
 
 /// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +31,17 @@ pub struct Accepted {
     pub state: TaskState,
     /// False when the name was known: this is the first task.
     pub is_new: bool,
+}
+
+/// The answer to a replacement. A task that is there is scheduled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// The name was free, or its task was final.
+    Created(TaskId),
+    /// The task that the name stood for is cancelled, and this one is in its place.
+    Replaced(TaskId),
+    /// Nothing was changed: this is the task that can no longer be stopped.
+    TooLate(Box<TaskView>),
 }
 
 /// Why a draft was not stored. Nothing of it is stored unless it says so.
@@ -235,6 +246,42 @@ impl Service {
             },
             #[cfg(test)]
             Backing::Model(model) => model.look_up(id).await,
+        }
+    }
+
+    /// Puts a draft with a name in the place of the task that the name stands for.
+    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.replace(draft).await,
+                Err(reason) => Err(Refusal::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.replace(draft).await,
+        }
+    }
+
+    /// The task that a name stands for.
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.look_up_named(topic, name).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.look_up_named(topic, name).await,
+        }
+    }
+
+    /// Withdraws the task that a name stands for.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.cancel_named(topic, name).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.cancel_named(topic, name).await,
         }
     }
 
