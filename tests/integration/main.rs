@@ -23,6 +23,7 @@ mod kafka_support;
 mod large;
 mod leaves;
 mod main_job;
+mod names;
 mod outages;
 mod refusals;
 mod restart;
