@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::node::program;
 use crate::support::proxy::{Proxy, Target};
+use crate::support::wait::look_for;
 use crate::support::{Cluster, Node, Stack, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,7 +36,8 @@ async fn all_problems_of_the_settings_are_told_at_once() {
         ("--in-flight-bytes", "lots"),
     ];
     let mut arguments = vec!["serve", "--database-url", "mysql://x", "--kafka", "127.0.0.1:1"];
-    arguments.extend(bad.iter().flat_map(|(flag, value)| [*flag, *value]));
+    let flags: Vec<String> = bad.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+    arguments.extend(flags.iter().map(String::as_str));
     let output = run(&arguments).await;
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     for (flag, _) in bad.iter().chain(&[("--database-url", "")]) {
@@ -144,7 +146,8 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
         &cluster.name,
     ]);
     node.wait_listening().await;
-    waits_for(&node, &["postgres", "kafka", "etcd"]).await;
+    // It joins no cluster before it knows the cluster's settings: etcd's turn comes after Postgres's.
+    waits_for(&node, &["postgres", "kafka"]).await;
     postgres.open().await;
     waits_for(&node, &["kafka", "etcd"]).await;
     kafka.open().await;
@@ -162,12 +165,16 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
 
 /// Waits until `/readyz` names exactly these servers.
 async fn waits_for(node: &Node, servers: &[&str]) {
-    eventually(&format!("the node waits for {servers:?}"), DEADLINE, async || {
+    let mut named = Vec::new();
+    let found = look_for(DEADLINE, async || {
         let answer = node.api().get("/readyz").await;
+        assert_eq!(answer.status, 503, "{}", answer.text);
         let missing = answer.json()["missing"].clone();
-        let named = |server: &&str| missing.as_array().is_some_and(|all| all.iter().any(|one| one["what"] == **server));
-        let named: Vec<&str> = ["postgres", "kafka", "etcd"].into_iter().filter(|server| named(server)).collect();
-        answer.status == 503 && named == servers
-    })
-    .await;
+        named = missing.as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap().to_owned()).collect();
+        let is_named = |server: &&&str| named.iter().any(|name| name == **server);
+        let of_servers: Vec<&&str> = ["postgres", "kafka", "etcd"].iter().filter(is_named).collect();
+        of_servers.into_iter().eq(servers).then_some(())
+    });
+    let is_found = found.await.is_some();
+    assert!(is_found, "/readyz should name {servers:?}, it names {named:?}");
 }

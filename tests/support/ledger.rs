@@ -103,7 +103,9 @@ impl Ledger {
         // What is in the topic is a moment away from the consumer; if it is not there at all, the comparison says so.
         look_for(deadline, async || {
             let arrived: HashSet<(i32, i64)> = records().iter().map(|record| (record.partition, record.offset)).collect();
-            let mut receipts = execlog.iter().filter_map(|line| line.partition.zip(line.offset));
+            let entries = self.entries.lock().unwrap();
+            let ours = execlog.iter().filter(|line| entries.contains_key(&line.id));
+            let mut receipts = ours.filter_map(|line| line.partition.zip(line.offset));
             receipts.all(|receipt| arrived.contains(&receipt)).then_some(())
         })
         .await;

@@ -28,9 +28,10 @@ pub struct Node {
     api: Option<Api>,
 }
 
-/// The program with arguments, and without the settings of the shell that runs the tests.
+/// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments, and without the settings of the shell that runs the tests.
 pub fn program(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+    let binary = std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
+    let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
         command.env_remove(name);
     }
