@@ -1,6 +1,7 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
+mod kafka_settings;
 mod startup;
 
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ pub fn problems(settings: &Settings) -> Vec<Problem> {
     if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
         problems.push(problem("--database-url", text));
     }
-    problems.extend(startup::kafka_settings(settings).problems().into_iter().map(|text| problem("--kafka", text)));
+    problems.extend(kafka_settings::of(settings).problems().into_iter().map(|text| problem("--kafka", text)));
     if let Some(endpoints) = &settings.etcd
         && let Err(text) = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)
     {

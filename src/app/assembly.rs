@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::startup;
+use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -18,6 +18,7 @@ use crate::engine::topics::{self, Topics};
 use crate::node::adopter::Adopter;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
+use crate::node::desk::Desk;
 use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
 use crate::node::intake::{self, Intake, LaneParts};
@@ -25,7 +26,7 @@ use crate::node::keeper::{self, Keeper, Leaves};
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
 use crate::node::publisher::{Publisher, Reports};
-use crate::node::service::{Service, desk::Desk};
+use crate::node::service::Service;
 use crate::node::settler::{Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
@@ -78,7 +79,7 @@ pub struct Running {
 
 impl Parts {
     pub fn new(settings: &Settings, node: NodeId, advertise: &str, registry: &mut Registry) -> Result<Self, Failure> {
-        let kafka = startup::kafka_settings(settings);
+        let kafka = kafka_settings::of(settings);
         let kafka_metrics = kafka::Metrics::register(registry);
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
         Ok(Self {

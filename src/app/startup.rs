@@ -6,27 +6,12 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
-use crate::kafka;
 use crate::node::service::{Missing, Service};
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks, chain};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// The producer holds more than the node lets itself have in flight, so that a full queue is rare: a claim may pass the bound by its own size.
-const HEADROOM_TASKS: usize = 20_000;
-
-pub fn kafka_settings(settings: &Settings) -> kafka::Settings {
-    kafka::Settings {
-        bootstrap: settings.kafka.bootstrap.clone(),
-        properties: settings.kafka.properties.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
-        client_id: format!("punctual-{}", settings.node_name),
-        linger: settings.kafka.linger,
-        publish_deadline: settings.kafka.publish_deadline,
-        records_in_flight_max: settings.bounds.in_flight_tasks.saturating_add(HEADROOM_TASKS),
-        bytes_in_flight_max: settings.bounds.in_flight_bytes.saturating_mul(2),
-    }
-}
 
 /// Waits until the database can be used; `None` when the node was told to stop meanwhile.
 ///

@@ -10,35 +10,16 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
 
 use super::context::{Context, Said};
-use super::{Contact, Error, Metrics, Mode, Reason, Report, SendError, Settings};
+use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
 use crate::clock;
-use crate::domain::{BatchTask, Timestamp, TopicName, headers};
+use crate::domain::{BatchTask, TopicName, headers};
 
 /// The header that tells repetitions of a task from each other's: its first id, as text.
 const TASK_ID: &str = "punctual-task-id";
 /// The due time that was asked for, in milliseconds since the epoch, as decimal text.
 const DUE_AT: &str = "punctual-due-at";
 
-/// What a producer calls. Both run on its polling thread, for each record: they must neither block nor panic.
-pub struct Hooks {
-    pub on_report: Box<dyn Fn(Report) + Send + Sync>,
-    /// The cluster's time: when an acknowledgement came.
-    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
-}
-
-impl Hooks {
-    pub fn new(on_report: impl Fn(Report) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self { on_report: Box::new(on_report), now: Box::new(now) }
-    }
-}
-
-impl fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hooks")
-    }
-}
-
-/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`Report`], at the latest soon after the publish deadline, also when
+/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`super::Report`], at the latest soon after the publish deadline, also when
 /// the producer is purged or dropped.
 ///
 /// Dropping it blocks for up to a second, and the last reports then come on the dropping thread: see [`Self::close`].
@@ -182,7 +163,7 @@ mod tests {
     use rdkafka::message::Headers as _;
 
     use super::*;
-    use crate::domain::{Shard, TaskId};
+    use crate::domain::{Shard, TaskId, Timestamp};
 
     #[test]
     fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {
