@@ -73,7 +73,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
-    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry)?;
+    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let service = Service::default();
     let api_metrics = api::Metrics::register(&mut registry);
     let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));

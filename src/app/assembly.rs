@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::kafka_settings;
@@ -27,7 +28,7 @@ use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::service::Service;
-use crate::node::settler::{Settler, Undone};
+use crate::node::settler::{self, Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
 use crate::postgres::adopt::Adoptions;
@@ -62,7 +63,8 @@ pub struct Parts {
     pub contact: kafka::Contact,
     topics: kafka::Topics,
     kafka_metrics: kafka::Metrics,
-    etcd_metrics: etcd::Metrics,
+    /// None: this node is alone.
+    pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
     keeper_metrics: keeper::Metrics,
     metrics: Metrics,
@@ -78,10 +80,24 @@ pub struct Running {
 }
 
 impl Parts {
-    pub fn new(settings: &Settings, node: NodeId, advertise: &str, registry: &mut Registry) -> Result<Self, Failure> {
+    pub fn new(
+        settings: &Settings,
+        node: NodeId,
+        advertise: &str,
+        registry: &mut Registry,
+        tasks: &Tasks,
+    ) -> Result<Self, Failure> {
         let kafka = kafka_settings::of(settings);
         let kafka_metrics = kafka::Metrics::register(registry);
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
+        let etcd_metrics = etcd::Metrics::register(registry);
+        let etcd = match &settings.etcd {
+            None => None,
+            Some(endpoints) => {
+                let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
+                Some(etcd::start(&etcd, node, tasks, etcd_metrics))
+            }
+        };
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,
@@ -89,7 +105,7 @@ impl Parts {
             kafka,
             topics,
             kafka_metrics,
-            etcd_metrics: etcd::Metrics::register(registry),
+            etcd,
             membership_metrics: membership::Metrics::register(registry),
             keeper_metrics: keeper::Metrics::register(registry),
             metrics: Metrics::register(registry),
@@ -226,13 +242,6 @@ fn start_membership(
     progress: &Progress,
     tasks: &Tasks,
 ) -> Result<Membership, Failure> {
-    let etcd = match &settings.etcd {
-        None => None,
-        Some(endpoints) => {
-            let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
-            Some(etcd::start(&etcd, parts.node, tasks, parts.etcd_metrics.clone()))
-        }
-    };
     let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
     let broker =
         move || BrokerContact { is_ready: contact.is_held(), has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
@@ -247,7 +256,7 @@ fn start_membership(
     };
     let works_with = membership::Parts {
         postgres: parts.postgres.clone(),
-        etcd,
+        etcd: parts.etcd.clone(),
         clock: Arc::clone(clock),
         progress: progress.clone(),
         broker: Arc::new(broker),
@@ -286,6 +295,7 @@ fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
         undone: Arc::clone(&undone),
         metrics: parts.metrics.clone(),
         stopping: tasks.stopping.clone(),
+        batches_max: settler::BATCHES_MAX,
     };
     tasks.spawn("settle", settler.run());
     let adopter = Adopter {

@@ -6,6 +6,7 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
+use crate::etcd;
 use crate::node::service::{Missing, Service};
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks, chain};
@@ -55,12 +56,12 @@ enum Attempt {
 async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| match &error {
-            MigrateError::Postgres(cause) if cause.is_unknown() => Attempt::Away(chain(&error)),
+            MigrateError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
             _ => Attempt::Refused(chain(&error)),
         })?;
     }
     schema::check(&parts.postgres).await.map_err(|error| match &error {
-        CheckError::Postgres(cause) if cause.is_unknown() => Attempt::Away(chain(&error)),
+        CheckError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
         _ => Attempt::Refused(chain(&error)),
     })
 }
@@ -69,6 +70,11 @@ fn missing(parts: &Parts, reason: String) -> Vec<Missing> {
     let mut missing = vec![Missing { what: "postgres", why: reason }];
     if !parts.contact.is_held() {
         missing.push(Missing { what: "kafka", why: parts.contact.trouble() });
+    }
+    if let Some((_, view)) = &parts.etcd
+        && matches!(*view.borrow(), etcd::View::Away { .. })
+    {
+        missing.push(Missing { what: "etcd", why: "it has not answered".to_owned() });
     }
     missing
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdkafka::error::RDKafkaErrorCode;
@@ -27,6 +28,7 @@ const DUE_AT: &str = "punctual-due-at";
 pub struct Producer {
     inner: ThreadedProducer<Context>,
     metrics: Metrics,
+    is_stuck: Arc<AtomicBool>,
 }
 
 impl Producer {
@@ -39,12 +41,14 @@ impl Producer {
         if !problems.is_empty() {
             return Err(Error::Settings(problems));
         }
-        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said: Mutex::new(Said::default()) };
+        let is_stuck = Arc::new(AtomicBool::new(false));
+        let said = Mutex::new(Said::default());
+        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, is_stuck: Arc::clone(&is_stuck) };
         let inner = settings
             .producer_config(mode)
             .create_with_context(context)
             .map_err(|source| Error::Create { what: "Kafka producer", source })?;
-        Ok(Self { inner, metrics })
+        Ok(Self { inner, metrics, is_stuck })
     }
 
     /// Hands `task`'s record over for publishing to `topic`; never blocks. `ticket` comes back with the report.
@@ -109,6 +113,16 @@ impl Producer {
     /// Gives up all records that have no report yet; never blocks. They are reported soon: `NotSent`, or `Unknown` when they may be in the topic.
     pub fn purge(&self) {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
+    }
+
+    /// Gives up the records that no request has taken up yet; never blocks. Those that a request has are left to be acknowledged.
+    pub fn purge_queue(&self) {
+        self.inner.purge(PurgeConfig::default().queue().non_blocking());
+    }
+
+    /// True once some partition gets no records any more from this producer, however well it is: another one must be made.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
     }
 
     /// Why this producer is finished: nothing can be sent with it any more, and another one must be made.

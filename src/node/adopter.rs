@@ -112,9 +112,15 @@ impl Adopter {
         let lost = self.holdings.give_up_all_but(own);
         if !lost.is_empty() {
             tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
-            self.publisher.purge();
+            self.purge();
         }
         self.gate.clear(doubt);
+    }
+
+    fn purge(&self) {
+        if let Err(error) = self.publisher.purge() {
+            tracing::error!(error = chain(&error), "the producer could not be emptied; what it has may be published twice");
+        }
     }
 
     /// No broker answers this node while others have contact: they are to publish what it holds.
@@ -124,7 +130,7 @@ impl Adopter {
         }
         self.to_free.extend(self.holdings.give_up_all_but(&[]));
         if !self.to_free.is_empty() {
-            self.publisher.purge();
+            self.purge();
             let freed = self.adoptions.free(&self.to_free).await?;
             tracing::warn!(batches = freed.len(), "freed for other nodes to publish");
             self.to_free.clear();

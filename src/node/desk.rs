@@ -201,7 +201,7 @@ impl Desk {
         let mut missing = self.gate.missing();
         let of_membership = self.standing.borrow().missing.clone();
         // Once etcd has been there its absence stops nothing: the node stays ready.
-        if !of_membership.iter().any(|missing| missing.what == "etcd") {
+        if self.standing.borrow().heartbeat_sent_at.is_some() && !of_membership.iter().any(|missing| missing.what == "etcd") {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);

@@ -304,7 +304,7 @@ fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Unavailable { .. } => Refusal::Unknown { reason },
         Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
+        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }
 }
 

@@ -14,7 +14,7 @@ use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
 /// At most so many batches, and about so many tasks, are settled by one statement.
-const BATCHES_MAX: usize = 64;
+pub const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -28,6 +28,8 @@ pub struct Settler {
     pub undone: Arc<Undone>,
     pub metrics: Metrics,
     pub stopping: CancellationToken,
+    /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
+    pub batches_max: usize,
 }
 
 impl Settler {
@@ -61,7 +63,7 @@ impl Settler {
         let mut task_count = 0;
         let count = waiting
             .iter()
-            .take(BATCHES_MAX)
+            .take(self.batches_max)
             .take_while(|(_, settlement)| {
                 let fits = task_count < TASKS_MAX;
                 task_count += settlement.task_count();
@@ -75,6 +77,7 @@ impl Settler {
         let began_at = clock::monotonic();
         match self.settles.settle(&group).await {
             Ok(settled) => {
+                self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
                 self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 for (held, settlement) in waiting.drain(..count) {
                     if settled.contains(&held.batch.id) {
@@ -90,6 +93,13 @@ impl Settler {
             }
             Err(error) => {
                 self.metrics.settle_failures.inc();
+                if !error.is_away() {
+                    // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
+                    if count == 1 {
+                        waiting.rotate_left(1);
+                    }
+                    self.batches_max = 1;
+                }
                 tracing::warn!(error = chain(&error), batches = count, "settle failed; it will be repeated");
                 false
             }

@@ -40,7 +40,7 @@ impl TopicKeeper {
             }
             self.publisher.mend()?;
             self.publisher.publish_alone()?;
-            self.publisher.end_purge();
+            self.publisher.tidy().await;
             let has_broker = self.shared.gate.has_broker();
             self.publisher.set_cut_off(!has_broker);
             let now = clock::monotonic();

@@ -88,7 +88,7 @@ impl Connection {
                 within(self.connect_deadline(), self.options.connect())
                     .await
                     // Whatever the reason, callers wait and try again.
-                    .map_err(|source| Error::Unavailable { what, source })?
+                    .map_err(|source| Error::Unreachable { what, source })?
             }
         };
         Ok(self.open.insert(connection))
@@ -106,6 +106,10 @@ impl Connection {
             self.close();
         }
         outcome
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
     }
 
     /// Drops the connection without a word: what it was doing is in doubt.

@@ -12,6 +12,13 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+    /// No connection could be opened: nothing was asked for, and nothing took effect.
+    #[error("{what}: Postgres cannot be reached")]
+    Unreachable {
+        what: String,
+        #[source]
+        source: Cause,
+    },
     /// The statement was rolled back for the sake of another one (deadlock, lock timeout, cancelled): it can be repeated.
     #[error("{what}: gave way to another transaction")]
     GaveWay {
@@ -70,6 +77,11 @@ impl Error {
         }
     }
 
+    /// True when Postgres is away, whether or not it got the statement: it will be back.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Unreachable { .. })
+    }
+
     /// True when the statement may have taken effect all the same.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -83,6 +95,7 @@ impl Error {
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unavailable { source, .. }
+        | Self::Unreachable { source, .. }
         | Self::GaveWay { source, .. }
         | Self::BadValue { source, .. }
         | Self::Refused { source, .. }) = self;
