@@ -74,6 +74,8 @@ pub struct Claimer {
     mine: Vec<i16>,
     all: Vec<i16>,
     swept_at: Option<Monotonic>,
+    /// The last turn of the front found nothing: look before the next claim.
+    is_idle: bool,
     retry: Duration,
 }
 
@@ -142,6 +144,7 @@ impl Claimer {
             mine: Vec::new(),
             all,
             swept_at: None,
+            is_idle: false,
             retry: RETRY_MIN,
             shared,
         }
@@ -216,6 +219,7 @@ impl Claimer {
             let Some(claim) = self.claiming.next_of_front(now) else { break };
             got += self.claim(Source::Task, &claim, now).await?;
         }
+        self.is_idle = got == 0;
         self.plan_sweep(now).await?;
         let is_busy = self.claim_aside(now).await?;
         Ok(match (is_busy, got) {
@@ -302,6 +306,10 @@ impl Claimer {
             left_out: &left_out,
             quarantined: &quarantined,
         };
+        if self.is_idle && claim.is_front() && self.claims.is_empty(request).await? {
+            self.claiming.took(claim, 0);
+            return Ok(0);
+        }
         self.shared.holdings.ask_for(batch);
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
