@@ -199,13 +199,13 @@ impl Desk {
     /// What the node lacks to be ready; nothing: it is.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = self.gate.missing();
-        let of_membership = self.standing.borrow().missing.clone();
-        // Once etcd has been there its absence stops nothing: the node stays ready.
-        if self.standing.borrow().heartbeat_sent_at.is_some() && !of_membership.iter().any(|missing| missing.what == "etcd") {
+        let standing = self.standing.borrow().clone();
+        // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
+        if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == "etcd") {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);
-        for more in of_membership.into_iter().filter(|missing| counts(missing.what)) {
+        for more in standing.missing.into_iter().filter(|missing| counts(missing.what)) {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }

@@ -34,7 +34,7 @@ impl Progress {
         self.store(loop_index, NOT_RUNNING);
     }
 
-    /// A loop that has not made a turn for [`STILL_MAX`].
+    /// A loop that has stood still for so long that it counts as wedged.
     pub fn wedged(&self, now: Monotonic) -> Option<usize> {
         let oldest = micros(now).saturating_sub(micros(Monotonic::from_start(STILL_MAX)));
         self.ticks.iter().position(|tick| {
