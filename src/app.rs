@@ -137,6 +137,7 @@ async fn drain(settings: &Settings, running: &assembly::Running) {
                 tasks = amount.tasks,
                 "the drain timeout has passed; other nodes adopt what is left"
             );
+            running.give_up();
             return;
         }
         clock::sleep(DRAIN_INTERVAL).await;

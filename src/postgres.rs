@@ -13,6 +13,7 @@ pub mod heartbeat;
 pub mod look_up;
 pub mod partitions;
 pub mod pool;
+pub mod recent_topics;
 pub mod retire;
 pub mod schema;
 pub mod settle;

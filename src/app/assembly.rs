@@ -35,6 +35,7 @@ use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::claim::Claims;
 use crate::postgres::look_up::LookUp;
+use crate::postgres::recent_topics::recent_topics;
 use crate::postgres::settle::Settles;
 use crate::postgres::submit::Submits;
 use crate::postgres::{self, cancel};
@@ -52,6 +53,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const LOOK_UPS_MAX: usize = 4;
 /// A small batch costs more than its tasks: so many are held at most.
 const BATCHES_MAX: usize = 8_192;
+/// A start is not delayed for longer by a Kafka that does not answer.
+const PRELOAD_DEADLINE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
 
 /// What can be made before the servers are there.
@@ -76,6 +79,7 @@ pub struct Parts {
 pub struct Running {
     pub membership: Membership,
     pub holdings: Arc<Holdings>,
+    publisher: Arc<Publisher>,
     intake: Intake,
 }
 
@@ -119,6 +123,14 @@ impl Running {
     pub fn is_idle(&self) -> bool {
         self.intake.is_idle() && self.holdings.is_idle()
     }
+
+    /// Gives up what is left when there is no more time: nothing of it leaves this node any more, and others adopt it.
+    pub fn give_up(&self) {
+        let batches = self.holdings.give_up_all_but(&[]);
+        if let Err(error) = self.publisher.purge() {
+            tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
+        }
+    }
 }
 
 /// What all loops share.
@@ -145,6 +157,7 @@ pub async fn start(
     let leaves = Arc::new(Leaves::default());
     keep_partitions(settings, &parts, cluster, &leaves, tasks).await;
     let core = core(settings, &parts, cluster, leaves, tasks)?;
+    preload(&parts, &core).await;
     start_claimers(settings, &parts, cluster, &core, tasks);
     start_settling(&parts, &core, tasks);
     let intake = start_intake(settings, &parts, cluster, &core, tasks);
@@ -168,7 +181,7 @@ pub async fn start(
         draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
     });
-    Ok(Running { membership: core.membership, holdings: core.holdings, intake })
+    Ok(Running { membership: core.membership, holdings: core.holdings, publisher: core.publisher, intake })
 }
 
 /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
@@ -185,6 +198,18 @@ async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSet
         }
     }
     keeper::start(tasks, &parts.postgres, keeper);
+}
+
+/// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
+async fn preload(parts: &Parts, core: &Core) {
+    match recent_topics(&parts.postgres).await {
+        Ok(topics) if topics.is_empty() => {}
+        Ok(topics) => {
+            let loaded = core.publisher.preload(topics, PRELOAD_DEADLINE).await;
+            tracing::debug!(loaded, "topics preloaded");
+        }
+        Err(error) => tracing::debug!(error = chain(&error), "preload topics"),
+    }
 }
 
 fn core(
