@@ -126,7 +126,7 @@ impl Running {
 
     /// Gives up what is left when there is no more time: nothing of it leaves this node any more, and others adopt it.
     pub fn give_up(&self) {
-        let batches = self.holdings.give_up_all_but(&[]);
+        let batches = self.holdings.give_up_all_but(&[], clock::monotonic());
         if let Err(error) = self.publisher.purge() {
             tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
         }
@@ -190,8 +190,12 @@ async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSet
     rules.payload_retention = settings.retention.payloads;
     rules.receipts_retention = settings.retention.receipts;
     let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
-    while let Err(error) = keeper.round().await {
-        tracing::warn!(error = chain(&error), "make partitions; trying again");
+    loop {
+        match keeper.prepare().await {
+            Ok(true) => break,
+            Ok(false) => tracing::info!("another node makes the partitions; waiting for them"),
+            Err(error) => tracing::warn!(error = chain(&error), "make partitions; trying again"),
+        }
         tokio::select! {
             () = clock::sleep(RETRY) => {}
             () = tasks.draining.cancelled() => return,
@@ -229,7 +233,7 @@ fn core(
         silence_max: SILENCE_MAX,
         denial_max: settings.kafka.topic_denial_max,
         tasks_max: settings.bounds.topic_in_flight_tasks,
-        bytes_max: settings.bounds.in_flight_bytes / 2,
+        bytes_max: settings.bounds.in_flight_bytes / 4,
     };
     let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
     let progress = Progress::new(settings.claim_loops);
@@ -317,6 +321,7 @@ fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
     let settler = Settler {
         settles: Settles::new(&parts.postgres, parts.node),
         reports: Arc::clone(&core.publisher.reports),
+        clock: Arc::clone(&core.clock),
         undone: Arc::clone(&undone),
         metrics: parts.metrics.clone(),
         stopping: tasks.stopping.clone(),
@@ -344,7 +349,7 @@ fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
         publisher: Arc::clone(&core.publisher),
         topics: parts.topics.clone(),
         silence_max: SILENCE_MAX,
-        standing: core.membership.standing(),
+        clock: Arc::clone(&core.clock),
         stopping: tasks.stopping.clone(),
     };
     tasks.spawn("topics", topic_keeper.run());

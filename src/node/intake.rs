@@ -8,7 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::claimer;
+use super::holdings::Past;
 use super::keeper::Leaves;
+use super::metrics::Waiting;
 use super::service::{Accepted, Refusal};
 use super::wheel::Entrance;
 use crate::clock;
@@ -21,6 +23,9 @@ use crate::shutdown::{Failure, chain};
 const TRIES_MAX: usize = 5;
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.
 const BYTES_UNIT: usize = 1024;
+
+/// Ranges of ids behind the front that wait to be claimed.
+const LATE_MAX: usize = 64;
 
 /// What may wait to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +44,10 @@ struct Request {
     bytes: usize,
     answer: Answer,
     /// Room in the queue; given back when the request has been answered.
-    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    room: Room,
 }
+
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Where tasks enter.
 #[derive(Clone, Debug)]
@@ -81,15 +88,13 @@ impl Intake {
             return all(Refusal::Busy { bound: "submit-queue" });
         };
         let (answer, answered) = oneshot::channel();
-        let request = Request { tasks, bytes, answer, _room: (task_room, byte_room) };
+        let request = Request { tasks, bytes, answer, room: (task_room, byte_room) };
         if self.sender.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
-        self.metrics.submit_queue_tasks.inc_by(as_i64(count));
-        self.metrics.submit_queue_bytes.inc_by(as_i64(bytes));
+        let _tasks = Waiting::new(&self.metrics.submit_queue_tasks, count);
+        let _bytes = Waiting::new(&self.metrics.submit_queue_bytes, bytes);
         let results = answered.await;
-        self.metrics.submit_queue_tasks.dec_by(as_i64(count));
-        self.metrics.submit_queue_bytes.dec_by(as_i64(bytes));
         // The lane answers every request, unless it ends in the middle of it.
         results.unwrap_or_else(|_ended| all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() }))
     }
@@ -139,7 +144,8 @@ impl Lane {
             };
             let (requests, tasks) = self.gather(first);
             let mut results = self.store(tasks).await.into_iter();
-            for (count, answer) in requests {
+            // The room is given back only now: what is being stored counts as waiting.
+            for (count, answer, _room) in requests {
                 let own: Vec<_> = results.by_ref().take(count).collect();
                 if answer.send(own).is_err() {
                     tracing::debug!("the submitter did not wait for its answer");
@@ -149,9 +155,9 @@ impl Lane {
     }
 
     /// All that is queued, up to the bounds of a group.
-    fn gather(&mut self, first: Request) -> (Vec<(usize, Answer)>, Vec<NewTask>) {
+    fn gather(&mut self, first: Request) -> (Vec<(usize, Answer, Room)>, Vec<NewTask>) {
         let mut bytes = first.bytes;
-        let mut requests = vec![(first.tasks.len(), first.answer)];
+        let mut requests = vec![(first.tasks.len(), first.answer, first.room)];
         let mut tasks = first.tasks;
         while tasks.len() < TASKS_MAX {
             let Ok(request) = self.receiver.try_recv() else { break };
@@ -160,7 +166,7 @@ impl Lane {
                 break;
             }
             bytes += request.bytes;
-            requests.push((request.tasks.len(), request.answer));
+            requests.push((request.tasks.len(), request.answer, request.room));
             tasks.extend(request.tasks);
         }
         (requests, tasks)
@@ -218,7 +224,7 @@ impl Lane {
         let now = shared.clock.now().unwrap_or_default();
         for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
             // A leaf of the past may be retired already: what is overdue is due now.
-            *task = task.clone().due_at(now);
+            task.id = task.id.due_at_least(now.floor_millis());
         }
         let may_claim = shared.gate.may_claim() && shared.holdings.has_room();
         let soon = now.plus(self.parts.window);
@@ -269,7 +275,7 @@ impl Lane {
             let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
             shared.metrics.claimed.inc_by(count);
             shared.metrics.claimed_on_insert.inc_by(count);
-            let held = shared.holdings.hold(batch, clock::monotonic());
+            let held = shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
             if !self.parts.wheel.put(held).await {
                 tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
             }
@@ -281,10 +287,9 @@ impl Lane {
     fn look_after(&self, near: Option<(Timestamp, IdRange)>) {
         let (Some((due_at, ids)), Some(now)) = (near, self.parts.shared.clock.now()) else { return };
         let front = now.plus(self.parts.window);
-        if due_at < front.minus(self.parts.slack / 2) {
-            self.parts.shared.late.put(ids);
-            self.parts.shared.nudge();
-        } else if due_at <= front {
+        if due_at <= front {
+            // What does not fit in is found by the sweep.
+            self.parts.shared.late.put_unless_full(ids, LATE_MAX);
             self.parts.shared.nudge();
         }
     }
@@ -306,8 +311,4 @@ fn refusal_of(error: &Error) -> Refusal {
         Error::BadValue { .. } => Refusal::BadValue { reason },
         Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }
-}
-
-fn as_i64(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -30,7 +30,10 @@ pub struct Reports {
     pub holdings: Arc<Holdings>,
     clock: Arc<ClusterClock>,
     metrics: Metrics,
-    /// Tasks whose record is to be handed over once more.
+    /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not at once, for a producer that has no leader for the
+    /// topic refuses it at once.
+    later: Mailbox<(Arc<Held>, u32)>,
+    /// Tasks whose record is to be handed over once more now.
     pub again: Mailbox<(Arc<Held>, u32)>,
     /// Tasks whose record is to be handed over alone: its batch was refused.
     alone: Mailbox<(Arc<Held>, u32)>,
@@ -86,12 +89,20 @@ impl Reports {
             holdings,
             clock,
             metrics,
+            later: Mailbox::default(),
             again: Mailbox::default(),
             alone: Mailbox::default(),
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
             is_cut_off: AtomicBool::new(false),
             gone_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Hands over again what failed for no fault of its topic.
+    pub fn try_again(&self) {
+        for letter in self.later.take() {
+            self.again.put(letter);
         }
     }
 
@@ -130,9 +141,12 @@ impl Reports {
             _ if held.is_given_up() => self.note(&held, place, self.deferred(&held, place, maybe_sent)),
             Fate::BatchRefused(_) => self.alone.put((held, index)),
             Fate::RefusedForGood(reason) => self.dead(&held, place, &reason.to_string()),
-            _ if is_retired || self.is_cut_off.load(Ordering::Relaxed) => self.again.put((held, index)),
+            _ if is_retired || self.is_cut_off.load(Ordering::Relaxed) => self.later.put((held, index)),
             Fate::Unavailable { .. } if is_gone() => self.dead(&held, place, "the topic does not exist"),
             Fate::Unavailable { .. } | Fate::NotSent(_) | Fate::Unknown(_) | Fate::Acknowledged(_) => {
+                if matches!(fate, Fate::Unavailable { .. }) {
+                    self.holdings.topics().refused(held.topic_of(place), clock::monotonic());
+                }
                 self.metrics.deferred.inc();
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
             }
@@ -187,6 +201,10 @@ impl Publisher {
 
     /// Hands the record of a task to the producer.
     pub fn publish(&self, held: &Arc<Held>, index: u32) -> Handed {
+        self.hand_over(&self.current().producer, held, index)
+    }
+
+    fn hand_over(&self, producer: &Producer, held: &Arc<Held>, index: u32) -> Handed {
         let place = place(index);
         if held.has_outcome(place) {
             return Handed::Over;
@@ -199,19 +217,21 @@ impl Publisher {
             self.reports.dead(held, place, "the topic does not exist");
             return Handed::Over;
         }
-        let line = self.current();
-        self.send(&line.producer, held, index)
+        self.send(producer, held, index)
     }
 
     /// Hands over alone the records whose batch was refused. Those that do not fit in come next time.
     pub fn publish_alone(&self) -> Result<(), kafka::Error> {
+        if !self.may_publish() {
+            return Ok(());
+        }
         let waiting = self.reports.alone.take();
         if waiting.is_empty() {
             return Ok(());
         }
         let line = self.line_alone()?;
         for (held, index) in waiting {
-            if self.send(&line.producer, &held, index) == Handed::Full {
+            if self.hand_over(&line.producer, &held, index) == Handed::Full {
                 self.reports.alone.put((held, index));
             }
         }

@@ -9,7 +9,7 @@ use super::holdings::{Held, Holdings};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::publisher::Reports;
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
@@ -25,6 +25,7 @@ pub type Undone = Mailbox<Arc<Settlement>>;
 pub struct Settler {
     pub settles: Settles,
     pub reports: Arc<Reports>,
+    pub clock: Arc<ClusterClock>,
     pub undone: Arc<Undone>,
     pub metrics: Metrics,
     pub stopping: CancellationToken,
@@ -46,7 +47,7 @@ impl Settler {
             }
             self.settle_again().await;
             waiting.extend(self.reports.completed.take().into_iter().map(|held| {
-                let settlement = Arc::new(held.settlement());
+                let settlement = self.settlement_of(&held);
                 (held, settlement)
             }));
             if !self.settle_some(&mut waiting).await {
@@ -96,6 +97,7 @@ impl Settler {
                 if !error.is_away() {
                     // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
                     if count == 1 {
+                        waiting[0].1 = self.settlement_of(&waiting[0].0);
                         waiting.rotate_left(1);
                     }
                     self.batches_max = 1;
@@ -104,6 +106,10 @@ impl Settler {
                 false
             }
         }
+    }
+
+    fn settlement_of(&self, held: &Held) -> Arc<Settlement> {
+        Arc::new(held.settlement(self.clock.now().unwrap_or_default()))
     }
 
     async fn settle_again(&mut self) {

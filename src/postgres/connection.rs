@@ -102,7 +102,8 @@ impl Connection {
         let deadline = self.purpose.deadline;
         let connection = self.open().await?;
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
-        if outcome.as_ref().is_err_and(Error::is_unknown) {
+        // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
+        if matches!(outcome, Err(Error::Unavailable { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome

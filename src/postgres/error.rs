@@ -70,6 +70,8 @@ impl Error {
             Some("53300") => Self::Unavailable { what, source: cause },
             // deadlock, serialization failure, lock timeout, statement cancelled
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
+            // No partition for the row: these tables have no other checks. The row is as good as any, the partition is to be made.
+            Some("23514") => Self::Refused { what, source: cause },
             Some(code) if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => {
                 Self::BadValue { what, source: cause }
             }
