@@ -144,8 +144,7 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
         &cluster.name,
     ]);
     node.wait_listening().await;
-    // It joins no cluster before it knows the cluster's settings: etcd's turn comes after Postgres's.
-    waits_for(&node, &["postgres", "kafka"]).await;
+    waits_for(&node, &["postgres", "kafka", "etcd"]).await;
     postgres.open().await;
     waits_for(&node, &["kafka", "etcd"]).await;
     kafka.open().await;
