@@ -72,10 +72,10 @@ mod tests {
         progress.tick_at(0, at(5));
         progress.tick_at(1, at(1));
         assert_eq!(progress.wedged(at(15)), None);
-        assert_eq!(progress.wedged(at(16)), Some(1));
-        progress.tick_at(1, at(16));
+        assert_eq!(progress.wedged(at(17)), Some(1));
+        progress.tick_at(1, at(17));
         assert_eq!(progress.wedged(at(19)), None);
-        assert_eq!(progress.wedged(at(20)), Some(0));
+        assert_eq!(progress.wedged(at(21)), Some(0));
     }
 
     #[test]
