@@ -3,7 +3,7 @@
 //! ```text
 //! serve   accepts connections, within a bound, and ends them
 //! front   admits requests, within bounds; measures; catches panics; hands on to the router
-//! tasks   submit, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
+//! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
 //! cluster, health                       what an operator asks
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
@@ -19,6 +19,7 @@ mod fields;
 mod front;
 mod health;
 mod metrics;
+mod names;
 mod problem;
 mod problem_type;
 mod query;
@@ -33,6 +34,7 @@ mod tasks;
 mod tests;
 mod times;
 mod values;
+mod verdict;
 
 pub use front::Api;
 pub use metrics::Metrics;

@@ -11,13 +11,16 @@ pub mod error;
 pub mod far;
 pub mod heartbeat;
 pub mod look_up;
+pub mod names;
 pub mod partitions;
 pub mod pool;
 pub mod recent_topics;
+pub mod replace;
 pub mod retire;
 pub mod schema;
 pub mod settle;
 pub mod submit;
+pub mod submit_named;
 
 pub use connection::{Connection, Settings};
 pub use error::Error;

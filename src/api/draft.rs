@@ -16,8 +16,10 @@ use crate::domain::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};
 
+/// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
 const FIELDS: [&str; 11] = [
     "topic",
+    "name",
     "due_at",
     "delay",
     "payload",
@@ -27,8 +29,9 @@ const FIELDS: [&str; 11] = [
     "key",
     "key_base64",
     "headers",
-    "name",
 ];
+const FIELDS_OF_NAMED: [&str; 9] =
+    ["due_at", "delay", "payload", "payload_text", "payload_base64", "tombstone", "key", "key_base64", "headers"];
 
 type Member<'a> = Option<&'a RawValue>;
 
@@ -40,25 +43,16 @@ pub struct DraftReader {
 
 impl DraftReader {
     pub fn read(&mut self, text: &str) -> Result<(Draft, Origin), Problem> {
-        let [topic, due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers, name] =
-            members(text, &FIELDS)?;
+        let [topic, name, rest @ ..] = members(text, &FIELDS)?;
         let topic = self.topic(topic)?;
-        let (due, due_origin) = due_of(due_at, delay)?;
-        let key = key_of(key, key_base64)?;
-        let is_tombstone = tombstone.map_or(Ok(false), boolean)?;
-        let (payload, payload_origin) = if is_tombstone {
-            refuse_second_payload([payload, payload_text, payload_base64])?;
-            if key.is_none() {
-                return Err(Problem::new(ProblemType::MissingField, "a tombstone is of a key: give key or key_base64").at("key"));
-            }
-            (None, "key")
-        } else {
-            let (payload, origin) = payload_of(payload, payload_text, payload_base64)?;
-            (Some(payload), origin)
-        };
-        let record = Record { topic, key, payload, headers: headers.map_or(Ok(Headers::default()), headers_of)? };
-        let draft = Draft { record, name: name.map(name_of).transpose()?, due };
-        Ok((draft, Origin { due: due_origin, payload: payload_origin }))
+        let (draft, origin) = draft_of(topic, rest)?;
+        Ok((Draft { name: name.map(name_of).transpose()?, ..draft }, origin))
+    }
+
+    /// Reads a task whose topic and name stand in the path.
+    pub fn read_named(text: &str, topic: TopicName, name: TaskName) -> Result<(Draft, Origin), Problem> {
+        let (draft, origin) = draft_of(topic, members(text, &FIELDS_OF_NAMED)?)?;
+        Ok((Draft { name: Some(name), ..draft }, origin))
     }
 
     fn topic(&mut self, topic: Member<'_>) -> Result<TopicName, Problem> {
@@ -75,6 +69,27 @@ impl DraftReader {
         self.last_topic = Some(topic.clone());
         Ok(topic)
     }
+}
+
+/// A draft without a name.
+fn draft_of(topic: TopicName, members: [Member<'_>; 9]) -> Result<(Draft, Origin), Problem> {
+    let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
+    let (due, due_origin) = due_of(due_at, delay)?;
+    let key = key_of(key, key_base64)?;
+    let is_tombstone = tombstone.map_or(Ok(false), boolean)?;
+    let (payload, payload_origin) = if is_tombstone {
+        refuse_second_payload([payload, payload_text, payload_base64])?;
+        if key.is_none() {
+            return Err(Problem::new(ProblemType::MissingField, "a tombstone is of a key: give key or key_base64").at("key"));
+        }
+        (None, "key")
+    } else {
+        let (payload, origin) = payload_of(payload, payload_text, payload_base64)?;
+        (Some(payload), origin)
+    };
+    let record = Record { topic, key, payload, headers: headers.map_or(Ok(Headers::default()), headers_of)? };
+    let draft = Draft { record, name: None, due };
+    Ok((draft, Origin { due: due_origin, payload: payload_origin }))
 }
 
 fn due_of(due_at: Member<'_>, delay: Member<'_>) -> Result<(Due, &'static str), Problem> {

@@ -16,7 +16,7 @@ use super::metrics::{Counted, method_label};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::Shared;
-use super::{Metrics, Settings, cluster, health, tasks};
+use super::{Metrics, Settings, cluster, health, names, tasks};
 use crate::clock;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
@@ -29,11 +29,12 @@ pub struct Api {
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 7] {
+fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
     [
         ("/v1/tasks", post(tasks::submit)),
         ("/v1/tasks/batch", post(tasks::submit_batch)),
         ("/v1/tasks/{id}", get(tasks::look_up).delete(tasks::cancel)),
+        ("/v1/topics/{topic}/tasks/{name}", get(names::look_up).put(names::replace).delete(names::cancel)),
         ("/v1/cluster", get(cluster::show)),
         ("/livez", get(health::livez)),
         ("/readyz", get(health::readyz)),
@@ -42,7 +43,16 @@ fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 7] {
 }
 
 /// The paths of [`routes`], for the labels of metrics.
-const ROUTES: [&str; 7] = ["/v1/tasks", "/v1/tasks/batch", "/v1/tasks/{id}", "/v1/cluster", "/livez", "/readyz", "/metrics"];
+const ROUTES: [&str; 8] = [
+    "/v1/tasks",
+    "/v1/tasks/batch",
+    "/v1/tasks/{id}",
+    "/v1/topics/{topic}/tasks/{name}",
+    "/v1/cluster",
+    "/livez",
+    "/readyz",
+    "/metrics",
+];
 
 impl Api {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {

@@ -65,7 +65,13 @@ impl Problem {
         Self::new(ProblemType::TaskNotFound, detail).at("id")
     }
 
-    /// Adds the verdict of a cancel that did not take effect.
+    /// No task has the name of the path.
+    pub fn name_not_found() -> Self {
+        let detail = "no task has this name: none ever had, or the name is free again";
+        Self::new(ProblemType::TaskNotFound, detail).at("name")
+    }
+
+    /// Adds the verdict of a cancel, or a replacement, that did not take effect.
     #[must_use]
     pub fn with_verdict(mut self, verdict: Verdict, task: Option<TaskView>) -> Self {
         let more = self.more.get_or_insert_default();
@@ -93,6 +99,14 @@ impl Problem {
         let detail = format!(
             "the task may be stored, or not: {reason}. Repeating is safe for a task with a name: the same name makes no second task. \
              Without a name, repeating may publish it twice"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub fn replace_unknown(reason: &str) -> Self {
+        let detail = format!(
+            "the task may be replaced, or not: {reason}. Repeating is safe: the name never has two tasks that wait. Too late is then the \
+             answer if the first one took effect and is on its way already"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }

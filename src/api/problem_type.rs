@@ -9,10 +9,10 @@
 //! | `conflicting-fields` | 400 | two fields of which only one may be given |
 //! | `invalid-value` | 400 | of the wrong type, or no value that the field can have: a topic name that Kafka cannot have, a time without zone |
 //! | `not-found` | 404 | no such path |
-//! | `task-not-found` | 404 | no such task, or the id is none |
+//! | `task-not-found` | 404 | no such task, or the id is none; no task has the name |
 //! | `method-not-allowed` | 405 | `Allow` names the methods of the path |
 //! | `request-timeout` | 408 | the body did not arrive in time |
-//! | `too-late` | 409 | the task was published, is on its way, or is a dead letter |
+//! | `too-late` | 409 | a cancel: the task was published, is on its way, or is a dead letter; a replacement: it is on its way |
 //! | `body-too-large` | 413 | over the bound on a body |
 //! | `batch-too-large` | 413 | over 10,000 tasks in one batch |
 //! | `unsupported-media-type` | 415 | not `application/json`, another charset than UTF-8, or compressed |
@@ -78,7 +78,7 @@ impl ProblemType {
             Self::TaskNotFound => ("task-not-found", 404, "There is no such task"),
             Self::MethodNotAllowed => ("method-not-allowed", 405, "The path does not take this method"),
             Self::RequestTimeout => ("request-timeout", 408, "The request did not arrive in time"),
-            Self::TooLate => ("too-late", 409, "The task can no longer be cancelled"),
+            Self::TooLate => ("too-late", 409, "The task can no longer be stopped"),
             Self::BodyTooLarge => ("body-too-large", 413, "The body is too large"),
             Self::BatchTooLarge => ("batch-too-large", 413, "The batch has too many tasks"),
             Self::UnsupportedMediaType => ("unsupported-media-type", 415, "The body is not of a supported type"),

@@ -12,13 +12,13 @@ use serde::Serialize;
 use super::body;
 use super::draft::DraftReader;
 use super::fields::{Array, array, members};
-use super::problem::{Problem, ProblemJson, verdict_text};
+use super::problem::{Problem, ProblemJson};
 use super::problem_type::ProblemType;
 use super::refusal::{Origin, of_refusal, of_trouble};
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
-use super::{query, respond};
-use crate::domain::{TaskId, TaskView, Verdict};
+use super::{query, respond, verdict};
+use crate::domain::{TaskId, Verdict};
 use crate::node::service::{Accepted, Draft, Refusal};
 
 /// Items of a batch that are read before other requests get their turn.
@@ -47,7 +47,7 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     }
 }
 
-fn echo_of(draft: &Draft) -> Echo {
+pub fn echo_of(draft: &Draft) -> Echo {
     Echo { topic: draft.record.topic.clone(), name: draft.name.clone(), key: draft.record.key.clone() }
 }
 
@@ -67,7 +67,8 @@ fn no_answer() -> Result<Accepted, Refusal> {
     Err(Refusal::Unknown { reason: "the node lost the answer".to_owned() })
 }
 
-fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
+/// A new task, and where it is found.
+pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
     let mut response = respond::json(StatusCode::CREATED, task);
     let mut location = String::with_capacity(48);
     location.push_str("/v1/tasks/");
@@ -182,22 +183,17 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    let answer = deadline.hold(shared.service.look_up(id)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::new(ProblemType::Unavailable, "the deadline of the request has passed")
-    })?;
+    let answer = deadline.hold(shared.service.look_up(id)).await.map_err(|_elapsed| look_up_not_in_time(&shared))?;
     match answer.map_err(of_trouble)? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
 }
 
-/// A cancel that took effect, now or before.
-#[derive(Serialize)]
-struct CancelledJson<'a> {
-    verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<TaskJson<'a>>,
+/// A look-up that takes longer than a request may.
+pub fn look_up_not_in_time(shared: &Shared) -> Problem {
+    shared.metrics.rejected("request_deadline");
+    Problem::new(ProblemType::Unavailable, "the deadline of the request has passed")
 }
 
 /// `DELETE /v1/tasks/{id}`
@@ -206,22 +202,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri)
     query::refuse(&uri)?;
     let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
     let Some(id) = id_of(path) else { return Err(not_found(false)) };
-    let answer = deadline.hold(shared.service.cancel(id)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::cancel_unknown("the deadline of the request has passed")
-    })?;
-    let cancelled = answer.map_err(of_trouble)?;
-    match cancelled.verdict {
-        Verdict::Cancelled => {
-            let task = cancelled.task.as_ref().map(TaskJson::of_view);
-            Ok(respond::json(StatusCode::OK, &CancelledJson { verdict: verdict_text(Verdict::Cancelled), task }))
-        }
-        Verdict::TooLate => Err(too_late(cancelled.task)),
-        Verdict::NotFound => Err(not_found(true)),
-    }
-}
-
-fn too_late(task: Option<TaskView>) -> Problem {
-    let detail = "the task was published, is on its way, or is a dead letter: its state says which, its receipt where it went";
-    Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, task)
+    let answer = deadline.hold(shared.service.cancel(id)).await.map_err(|_elapsed| verdict::not_in_time(&shared))?;
+    verdict::answer_of(answer.map_err(of_trouble)?, || not_found(true))
 }

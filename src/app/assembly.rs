@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
@@ -22,11 +21,14 @@ use crate::node::claimer::{self, Claimer, Pace};
 use crate::node::desk::Desk;
 use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
-use crate::node::intake::{self, Intake, LaneParts};
+use crate::node::intake::{self, Intake};
 use crate::node::keeper::{self, Keeper, Leaves};
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
+use crate::node::named_store::NamedStore;
+use crate::node::placing::Placing;
 use crate::node::publisher::{Publisher, Reports};
+use crate::node::replacer::Replacer;
 use crate::node::service::Service;
 use crate::node::settler::{self, Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
@@ -35,9 +37,12 @@ use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::claim::Claims;
 use crate::postgres::look_up::LookUp;
+use crate::postgres::names::Names;
 use crate::postgres::recent_topics::recent_topics;
+use crate::postgres::replace::Replaces;
 use crate::postgres::settle::Settles;
 use crate::postgres::submit::Submits;
+use crate::postgres::submit_named::NamedSubmits;
 use crate::postgres::{self, cancel};
 use crate::shutdown::{Failure, Tasks, chain};
 use crate::telemetry::Registry;
@@ -51,6 +56,9 @@ const CLAIM_TARGET: u64 = 1_000;
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Connections for look-ups.
 const LOOK_UPS_MAX: usize = 4;
+/// Connections for replacements, and for the entries of names.
+const REPLACES_MAX: usize = 4;
+const NAMES_MAX: usize = 3;
 /// A small batch costs more than its tasks: so many are held at most.
 const BATCHES_MAX: usize = 8_192;
 /// A start is not delayed for longer by a Kafka that does not answer.
@@ -155,12 +163,23 @@ pub async fn start(
     tasks: &Tasks,
 ) -> Result<Running, Failure> {
     let leaves = Arc::new(Leaves::default());
+    let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
     keep_partitions(settings, &parts, cluster, &leaves, tasks).await;
+    let interval = Rules::new(&cluster).interval();
+    let sweeping = keeper::sweep_names(Arc::clone(&names), interval, parts.keeper_metrics.clone(), tasks.stopping.clone());
+    tasks.spawn("free names", sweeping);
     let core = core(settings, &parts, cluster, leaves, tasks)?;
     preload(&parts, &core).await;
     start_claimers(settings, &parts, cluster, &core, tasks);
-    start_settling(&parts, &core, tasks);
-    let intake = start_intake(settings, &parts, cluster, &core, tasks);
+    start_settling(settings, &parts, &core, tasks);
+    let placing = Placing {
+        shared: Arc::clone(&core.shared),
+        leaves: Arc::clone(&core.leaves),
+        wheel: core.wheel.clone(),
+        window: cluster.window,
+    };
+    let intake = start_intake(settings, &parts, &placing, &names, tasks);
+    let replacer = Replacer { placing, replaces: Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX) };
     let cancels = cancel::Canceller::new(&parts.postgres);
     let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, parts.metrics.clone(), tasks.stopping.clone());
     tasks.spawn("cancel", lane.run());
@@ -172,6 +191,8 @@ pub async fn start(
         gate: Arc::clone(&core.gate),
         intake: intake.clone(),
         canceller,
+        replacer,
+        names,
         look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
         backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         topics: parts.topics,
@@ -316,10 +337,10 @@ fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, 
     }
 }
 
-fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
+fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks) {
     let undone = Arc::new(Undone::default());
     let settler = Settler {
-        settles: Settles::new(&parts.postgres, parts.node),
+        settles: Settles::new(&parts.postgres, parts.node, settings.retention.names),
         reports: Arc::clone(&core.publisher.reports),
         clock: Arc::clone(&core.clock),
         undone: Arc::clone(&undone),
@@ -355,22 +376,17 @@ fn start_settling(parts: &Parts, core: &Core, tasks: &Tasks) {
     tasks.spawn("topics", topic_keeper.run());
 }
 
-fn start_intake(settings: &Settings, parts: &Parts, cluster: ClusterSettings, core: &Core, tasks: &Tasks) -> Intake {
+fn start_intake(settings: &Settings, parts: &Parts, placing: &Placing, names: &Arc<Names>, tasks: &Tasks) -> Intake {
     let bounds = intake::Bounds { tasks_max: settings.bounds.submit_queue_tasks, bytes_max: settings.bounds.submit_queue_bytes };
-    let stopping: CancellationToken = tasks.stopping.clone();
-    let (intake, lane) = Intake::new(
-        bounds,
-        LaneParts {
-            node: parts.node,
-            shared: Arc::clone(&core.shared),
-            submits: Submits::new(&parts.postgres, parts.node),
-            leaves: Arc::clone(&core.leaves),
-            wheel: core.wheel.clone(),
-            window: cluster.window,
-            slack: SLACK,
-            stopping,
-        },
-    );
-    tasks.spawn("submit", lane.run());
+    let named = NamedStore {
+        placing: placing.clone(),
+        submits: NamedSubmits::new(&parts.postgres, parts.node, settings.retention.names),
+        names: Arc::clone(names),
+    };
+    let submits = Submits::new(&parts.postgres, parts.node);
+    let lanes = intake::Parts { placing: placing.clone(), submits, named, stopping: tasks.stopping.clone() };
+    let (intake, [plain, named]) = Intake::new(bounds, lanes);
+    tasks.spawn("submit", plain.run());
+    tasks.spawn("submit named", named.run());
     intake
 }

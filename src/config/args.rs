@@ -190,6 +190,9 @@ pub(super) struct Retention {
     /// How long payloads are kept once they are settled. From 0s to 30d; dropped by the hour.
     #[arg(long, env = "PUNCTUAL_PAYLOAD_RETENTION", value_name = "SPAN", default_value = "1h")]
     pub payload_retention: String,
+    /// How long a name stands for its task after the task's end (or its due time, if that is later); then it is free again. From 1s to 3650d.
+    #[arg(long, env = "PUNCTUAL_NAME_RETENTION", value_name = "SPAN", default_value = "24h")]
+    pub name_retention: String,
 }
 
 #[derive(Args, Debug)]

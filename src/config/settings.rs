@@ -48,6 +48,7 @@ pub struct Kafka {
 pub struct Retention {
     pub receipts: Duration,
     pub payloads: Duration,
+    pub names: Duration,
 }
 
 /// Bounds of one node: counts, and bytes where the name says so.
@@ -93,6 +94,7 @@ const CLAIM_LOOPS: Limits = limits("--claim-loops", "1", "16");
 const DELAY_MAX: Limits = limits("--delay-max", "1s", "36500d");
 const RECEIPT_RETENTION: Limits = limits("--receipt-retention", "1h", "3650d");
 const PAYLOAD_RETENTION: Limits = limits("--payload-retention", "0s", "30d");
+const NAME_RETENTION: Limits = limits("--name-retention", "1s", "3650d");
 const IN_FLIGHT_TASKS: Limits = limits("--in-flight-tasks", "1000", "10000000");
 const IN_FLIGHT_BYTES: Limits = limits("--in-flight-bytes", "1MiB", "1024GiB");
 const TOPIC_IN_FLIGHT_TASKS: Limits = limits("--topic-in-flight-tasks", "100", "10000000");
@@ -229,7 +231,7 @@ fn retention(args: &args::Retention, reader: &mut Reader) -> Retention {
     if reader.took(RECEIPT_RETENTION.flag) && payloads > receipts {
         reader.problem(PAYLOAD_RETENTION.flag, "payloads cannot outlive the receipts that lead to them (--receipt-retention)");
     }
-    Retention { receipts, payloads }
+    Retention { receipts, payloads, names: reader.duration(NAME_RETENTION, &args.name_retention) }
 }
 
 fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
@@ -257,7 +259,7 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [Limits; 20] = [
+pub(super) const ALL_LIMITS: [Limits; 21] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,
@@ -269,6 +271,7 @@ pub(super) const ALL_LIMITS: [Limits; 20] = [
     DELAY_MAX,
     RECEIPT_RETENTION,
     PAYLOAD_RETENTION,
+    NAME_RETENTION,
     IN_FLIGHT_TASKS,
     IN_FLIGHT_BYTES,
     TOPIC_IN_FLIGHT_TASKS,

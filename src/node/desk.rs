@@ -13,12 +13,14 @@ use super::intake::Intake;
 use super::keeper::Leaves;
 use super::membership::Standing;
 use super::metrics::Metrics;
-use super::service::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Refusal, Trouble};
+use super::replacer::Replacer;
+use super::service::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Placed, Refusal, Trouble};
 use crate::clock::{self, ClusterClock};
-use crate::domain::{ClusterSettings, NewTask, NodeId, TaskId, TaskState, TaskView, Timestamp, TopicName, Verdict};
+use crate::domain::{ClusterSettings, NewTask, NodeId, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
 use crate::kafka::{self, LookUpError};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
+use crate::postgres::names::Names;
 use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
 use crate::shutdown::chain;
 
@@ -37,6 +39,8 @@ pub struct Desk {
     pub gate: Arc<Gate>,
     pub intake: Intake,
     pub canceller: Canceller,
+    pub replacer: Replacer,
+    pub names: Arc<Names>,
     pub look_up: LookUp,
     pub backlog: BacklogCounter,
     pub topics: kafka::Topics,
@@ -133,6 +137,42 @@ impl Desk {
             results.extend(self.intake.store(piece).await);
         }
         results
+    }
+
+    /// Puts a draft with a name in the place of the task that the name stands for.
+    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+        if self.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let Some(now) = self.clock.now() else {
+            return Err(Refusal::Unavailable { reason: "Postgres has not been reached yet".to_owned() });
+        };
+        let size_max = self.record_bytes_max(&draft.record.topic).await;
+        let task = self.check(draft, size_max, now).inspect_err(|_refusal| {
+            self.metrics.submits_refused.inc();
+        })?;
+        // On the heap, for callers hold it in futures of their own.
+        Box::pin(self.replacer.replace(task, &self.look_up)).await
+    }
+
+    /// The task that a name stands for: a name that has expired stands for none, unless its task is still pending.
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        let entry = self.names.entry(topic, name).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })?;
+        let Some(entry) = entry else { return Ok(None) };
+        let view = self.look_up(entry.id).await?;
+        let is_pending = |view: &TaskView| matches!(view.state, TaskState::Scheduled | TaskState::Claimed);
+        Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
+    }
+
+    /// Withdraws the task that a name stands for now; one that takes its place meanwhile stays.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        match self.look_up_named(topic, name).await? {
+            Some(view) => self.cancel(view.id).await,
+            None => Ok(Cancelled { verdict: Verdict::NotFound, task: None }),
+        }
     }
 
     /// Withdraws a task.

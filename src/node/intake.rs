@@ -1,20 +1,19 @@
 //! Submits commit in groups by natural batching: when the connection is free it takes all that is queued. No gather timer, one connection: 28 k single
 //! submits/s from 64 callers, against 16 k with two connections and 6 to 9 k with a timer of 1 to 2 ms.
+//!
+//! Tasks with a name go through a lane and a connection of their own, so that the others do not pay for them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::claimer;
-use super::holdings::Past;
-use super::keeper::Leaves;
 use super::metrics::Waiting;
+use super::named_store::NamedStore;
+use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
-use super::wheel::Entrance;
 use crate::clock;
-use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, NodeId, TaskState, Timestamp};
+use crate::domain::{BatchBuilder, BatchId, NewTask, TaskState};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
 use crate::shutdown::{Failure, chain};
@@ -23,9 +22,6 @@ use crate::shutdown::{Failure, chain};
 const TRIES_MAX: usize = 5;
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.
 const BYTES_UNIT: usize = 1024;
-
-/// Ranges of ids behind the front that wait to be claimed.
-const LATE_MAX: usize = 64;
 
 /// What may wait to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +48,8 @@ type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 /// Where tasks enter.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    sender: mpsc::Sender<Request>,
+    plain: mpsc::Sender<Request>,
+    named: mpsc::Sender<Request>,
     tasks: Arc<Semaphore>,
     tasks_max: usize,
     bytes: Arc<Semaphore>,
@@ -60,17 +57,22 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// The intake, and the lane that stores what enters.
-    pub fn new(bounds: Bounds, lane: LaneParts) -> (Self, Lane) {
-        let (sender, receiver) = mpsc::channel(bounds.tasks_max.max(1));
+    /// The intake, and the lanes that store what enters.
+    pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
+        let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
+        let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
         let intake = Self {
-            sender,
+            plain,
+            named,
             tasks: Arc::new(Semaphore::new(bounds.tasks_max)),
             tasks_max: bounds.tasks_max,
             bytes: Arc::new(Semaphore::new(bounds.bytes_max.div_ceil(BYTES_UNIT))),
-            metrics: lane.shared.metrics.clone(),
+            metrics: parts.placing.shared.metrics.clone(),
         };
-        (intake, Lane { parts: lane, receiver, next: None })
+        let plain_store = Store::Plain(Box::new(PlainStore { placing: parts.placing, submits: parts.submits }));
+        let named_store = Store::Named(Box::new(parts.named));
+        let lane = |receiver, store| Lane { store, receiver, next: None, stopping: parts.stopping.clone() };
+        (intake, [lane(plain_receiver, plain_store), lane(named_receiver, named_store)])
     }
 
     /// True when nothing waits to be stored.
@@ -80,6 +82,22 @@ impl Intake {
 
     /// Stores tasks, and answers for each of them, in order. At most [`TASKS_MAX`] tasks.
     pub async fn store(&self, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
+        let named_count = tasks.iter().filter(|task| task.name.is_some()).count();
+        if named_count == 0 {
+            return self.store_through(&self.plain, tasks).await;
+        }
+        if named_count == tasks.len() {
+            return self.store_through(&self.named, tasks).await;
+        }
+        let is_named: Vec<bool> = tasks.iter().map(|task| task.name.is_some()).collect();
+        let (named, plain) = tasks.into_iter().partition(|task| task.name.is_some());
+        let (plain, named) = tokio::join!(self.store_through(&self.plain, plain), self.store_through(&self.named, named));
+        let (mut plain, mut named) = (plain.into_iter(), named.into_iter());
+        // Each lane answers each of its tasks.
+        is_named.into_iter().filter_map(|is_named| if is_named { named.next() } else { plain.next() }).collect()
+    }
+
+    async fn store_through(&self, lane: &mpsc::Sender<Request>, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
         let count = tasks.len();
         let all = |refusal: Refusal| vec![Err(refusal); count];
         let bytes: usize = tasks.iter().map(NewTask::bytes).sum();
@@ -89,7 +107,7 @@ impl Intake {
         };
         let (answer, answered) = oneshot::channel();
         let request = Request { tasks, bytes, answer, room: (task_room, byte_room) };
-        if self.sender.try_send(request).is_err() {
+        if lane.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
         let _tasks = Waiting::new(&self.metrics.submit_queue_tasks, count);
@@ -105,26 +123,57 @@ fn try_acquire(semaphore: &Arc<Semaphore>, count: usize) -> Result<OwnedSemaphor
     Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { bound: "submit-queue" })
 }
 
-/// What the lane is made of.
+/// What the lanes are made of.
 #[derive(Debug)]
-pub struct LaneParts {
-    pub node: NodeId,
-    pub shared: Arc<claimer::Shared>,
+pub struct Parts {
+    pub placing: Placing,
     pub submits: Submits,
-    pub leaves: Arc<Leaves>,
-    pub wheel: Entrance,
-    pub window: Duration,
-    pub slack: Duration,
+    pub named: NamedStore,
     pub stopping: CancellationToken,
 }
 
-/// The one connection through which tasks are stored.
+/// One connection through which tasks are stored.
 #[derive(Debug)]
 pub struct Lane {
-    parts: LaneParts,
+    store: Store,
     receiver: mpsc::Receiver<Request>,
     /// Taken from the queue, but too much for the group before.
     next: Option<Request>,
+    stopping: CancellationToken,
+}
+
+/// How a lane stores.
+#[derive(Debug)]
+enum Store {
+    Plain(Box<PlainStore>),
+    Named(Box<NamedStore>),
+}
+
+/// Stores tasks without a name.
+#[derive(Debug)]
+struct PlainStore {
+    placing: Placing,
+    submits: Submits,
+}
+
+impl Store {
+    /// Stores all of `tasks`, or none of those that are new.
+    async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
+        match self {
+            Self::Plain(store) => {
+                let states = store.store(tasks).await?;
+                Ok(tasks.iter().zip(states).map(|(task, state)| Ok(Accepted { id: task.id, state, is_new: true })).collect())
+            }
+            Self::Named(store) => store.store(tasks).await,
+        }
+    }
+
+    fn metrics(&self) -> &super::metrics::Metrics {
+        match self {
+            Self::Plain(store) => &store.placing.shared.metrics,
+            Self::Named(store) => &store.placing.shared.metrics,
+        }
+    }
 }
 
 impl Lane {
@@ -139,7 +188,7 @@ impl Lane {
                         Some(request) => request,
                         None => return Ok(()),
                     },
-                    () = self.parts.stopping.cancelled() => return Ok(()),
+                    () = self.stopping.cancelled() => return Ok(()),
                 },
             };
             let (requests, tasks) = self.gather(first);
@@ -180,9 +229,9 @@ impl Lane {
         while let Some((start, end)) = pieces.pop() {
             let piece = start..end;
             match self.store_together(&mut tasks[piece.clone()]).await {
-                Ok(states) => {
-                    for (index, (task, state)) in piece.clone().zip(tasks[piece].iter().zip(states)) {
-                        results[index] = Some(Ok(Accepted { id: task.id, state, is_new: true }));
+                Ok(answers) => {
+                    for (index, answer) in piece.zip(answers) {
+                        results[index] = Some(answer);
                     }
                 }
                 Err(Error::BadValue { .. }) if piece.len() > 1 => {
@@ -193,7 +242,7 @@ impl Lane {
                 Err(error) => {
                     let refusal = refusal_of(&error);
                     if matches!(refusal, Refusal::Unknown { .. }) {
-                        self.parts.shared.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                        self.store.metrics().submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                     }
                     for index in piece {
                         results[index] = Some(Err(refusal.clone()));
@@ -206,10 +255,10 @@ impl Lane {
     }
 
     /// Stores all of `tasks` or none; repeats what gave way to another transaction.
-    async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<TaskState>, Error> {
+    async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         let mut tries = 1;
         loop {
-            match self.try_store(tasks).await {
+            match self.store.store(tasks).await {
                 Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
                     tracing::debug!(error = chain(&error), tries, "storing a group again");
                     tries += 1;
@@ -218,31 +267,24 @@ impl Lane {
             }
         }
     }
+}
 
-    async fn try_store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<TaskState>, Error> {
-        let shared = Arc::clone(&self.parts.shared);
-        let now = shared.clock.now().unwrap_or_default();
-        for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
-            // A leaf of the past may be retired already: what is overdue is due now.
-            task.id = task.id.due_at_least(now.floor_millis());
-        }
-        let may_claim = shared.gate.may_claim() && shared.holdings.has_room();
-        let soon = now.plus(self.parts.window);
-        // Before the first look at the leaves everything goes to the far table; the mover brings it back.
-        let end = self.parts.leaves.end().unwrap_or_default();
+impl PlainStore {
+    async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<TaskState>, Error> {
+        let shared = Arc::clone(&self.placing.shared);
+        let now = self.placing.now();
+        clamp(tasks, now);
+        let sorter = self.placing.sorter(now);
         let mut group = Group::default();
         let mut claimed = Vec::new();
         let mut states = Vec::with_capacity(tasks.len());
         for task in tasks.iter() {
-            let due_at = task.id.due_at();
-            let is_claimed = may_claim && due_at <= soon && shared.holdings.topics().is_open(&task.record.topic);
-            states.push(if is_claimed { TaskState::Claimed } else { TaskState::Scheduled });
-            if is_claimed {
-                claimed.push(task);
-            } else if due_at < end {
-                group.near.push(task);
-            } else {
-                group.far.push(task);
+            let place = sorter.place_of(task);
+            states.push(if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled });
+            match place {
+                Place::Claimed => claimed.push(task),
+                Place::Near => group.near.push(task),
+                Place::Far => group.far.push(task),
             }
         }
         let batch = (!claimed.is_empty()).then(|| {
@@ -254,15 +296,15 @@ impl Lane {
             group.claimed = Some((batch.id, claimed));
         }
         let began_at = clock::monotonic();
-        let answer = self.parts.submits.store(&group).await;
-        let near: Option<(Timestamp, IdRange)> = bounds_of(&group.near);
+        let answer = self.submits.store(&group).await;
+        let near = bounds_of(&group.near);
         match answer {
             Ok(stamp) => {
                 shared.clock.take_in(stamp, began_at);
                 shared.metrics.submit_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 shared.metrics.submit_group_tasks.observe(f64::from(u32::try_from(tasks.len()).unwrap_or(u32::MAX)));
                 shared.metrics.submitted.inc_by(u64::try_from(tasks.len()).unwrap_or(u64::MAX));
-                self.look_after(near);
+                self.placing.look_after(near);
             }
             Err(error) => {
                 if let Some(batch) = batch {
@@ -272,43 +314,8 @@ impl Lane {
             }
         }
         if let Some(batch) = batch {
-            let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-            shared.metrics.claimed.inc_by(count);
-            shared.metrics.claimed_on_insert.inc_by(count);
-            let held = shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
-            if !self.parts.wheel.put(held).await {
-                tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
-            }
+            self.placing.hold(batch).await;
         }
         Ok(states)
-    }
-
-    /// What was stored behind the front, or close before it, is not left to chance.
-    fn look_after(&self, near: Option<(Timestamp, IdRange)>) {
-        let (Some((due_at, ids)), Some(now)) = (near, self.parts.shared.clock.now()) else { return };
-        let front = now.plus(self.parts.window);
-        if due_at <= front {
-            // What does not fit in is found by the sweep.
-            self.parts.shared.late.put_unless_full(ids, LATE_MAX);
-            self.parts.shared.nudge();
-        }
-    }
-}
-
-/// The lowest due time of `tasks`, and the range of those of their ids that are due within the next minute of it.
-fn bounds_of(tasks: &[&NewTask]) -> Option<(Timestamp, IdRange)> {
-    let lowest = tasks.iter().map(|task| task.id).min()?;
-    let soon = lowest.due_at().plus(Duration::from_secs(1));
-    let highest = tasks.iter().map(|task| task.id).filter(|id| id.due_at() <= soon).max()?;
-    let to = uuid::Uuid::from_u128(highest.uuid().as_u128().saturating_add(1));
-    Some((lowest.due_at(), IdRange { from: lowest.uuid(), to }))
-}
-
-fn refusal_of(error: &Error) -> Refusal {
-    let reason = chain(error);
-    match error {
-        Error::Unavailable { .. } => Refusal::Unknown { reason },
-        Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }
 }

@@ -1,4 +1,4 @@
-//! Upkeep of the partitions: made ahead, retired when past, and the far tasks moved to their leaves.
+//! Upkeep: partitions are made ahead and retired when past, the far tasks moved to their leaves, expired names freed.
 //!
 //! Every node does it, each minute; advisory locks see to it that two do not at the same time, and the catalog tells whoever comes next how far it has
 //! come. An outage is no failure: what is there lasts for days, and the next round goes on.
@@ -14,6 +14,7 @@ use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{IdRange, Timestamp};
 use crate::postgres::connection::Purpose;
 use crate::postgres::far::Mover;
+use crate::postgres::names::Names;
 use crate::postgres::partitions::{self, CREATE_MAX, Census};
 use crate::postgres::retire::Retirer;
 use crate::postgres::{Connection, Error, Settings};
@@ -23,6 +24,9 @@ use crate::telemetry::{Counter, Family, Gauge, Registry};
 const PURPOSE: Purpose = Purpose { name: "keeper", deadline: Duration::from_secs(10), settings: &[] };
 /// After a round that failed, the next one comes no later than this.
 const RETRY: Duration = Duration::from_secs(5);
+/// Expired names that one transaction frees, and how many of these make a round: what is left waits for the next one.
+const NAMES_MAX: usize = 1000;
+const CHUNKS_MAX: usize = 500;
 
 /// Which leaves there are, as the catalog last said: shared by all that insert, claim or sweep. Cheap to read.
 #[derive(Debug, Default)]
@@ -76,12 +80,16 @@ pub struct Metrics {
     far_tasks: Gauge,
     far_moved: Counter,
     far_stuck: Gauge,
+    names_freed: Counter,
+    names_prolonged: Counter,
 }
 
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { attached, ahead_seconds, missing, retired, finalized, failures, far_tasks, far_moved, far_stuck } = &metrics;
+        let Self { attached, ahead_seconds, missing, retired, finalized, failures, far_tasks, far_moved, far_stuck, .. } =
+            &metrics;
+        let Self { names_freed, names_prolonged, .. } = &metrics;
         registry.register("punctual_partitions", "Partitions that are attached (of the table task: leaves)", attached.clone());
         registry.register(
             "punctual_partitions_ahead_seconds",
@@ -118,6 +126,12 @@ impl Metrics {
             "punctual_far_stuck_tasks",
             "Far tasks that Postgres refused to move to their leaves; anything but 0 is an alarm",
             far_stuck.clone(),
+        );
+        registry.register("punctual_names_freed", "Expired names that this node has freed", names_freed.clone());
+        registry.register(
+            "punctual_names_prolonged",
+            "Names that were kept beyond their time because their task was still pending",
+            names_prolonged.clone(),
         );
         metrics
     }
@@ -241,7 +255,38 @@ fn count(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Starts the upkeep: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
+/// Frees expired names until `stopping`.
+pub async fn sweep_names(
+    names: Arc<Names>,
+    interval: Duration,
+    metrics: Metrics,
+    stopping: CancellationToken,
+) -> Result<(), Failure> {
+    loop {
+        for _chunk in 0..CHUNKS_MAX {
+            match names.sweep(i64::try_from(NAMES_MAX).unwrap_or(i64::MAX)).await {
+                Ok(swept) => {
+                    metrics.names_freed.inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
+                    metrics.names_prolonged.inc_by(u64::try_from(swept.prolonged_count).unwrap_or(u64::MAX));
+                    if swept.freed_count + swept.prolonged_count < NAMES_MAX || stopping.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    // An expired name is free before it is swept: nobody waits for this.
+                    tracing::warn!(error = chain(&error), "freeing expired names failed; it is repeated");
+                    break;
+                }
+            }
+        }
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            () = clock::sleep(interval) => {}
+        }
+    }
+}
+
+/// Starts the upkeep of the partitions: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
 pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper) {
     for parent in Parent::ALL {
         let retirer = Retirer::new(settings, parent, keeper.rules);

@@ -7,9 +7,9 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{TaskId, TaskView};
+use crate::domain::{TaskId, TaskName, TaskView, TopicName};
 
-pub use words::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Refusal, Trouble};
+pub use words::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Placed, Refusal, Trouble};
 
 /// What a node does for its API. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -112,6 +112,42 @@ impl Service {
             },
             #[cfg(test)]
             Backing::Model(model) => model.look_up(id).await,
+        }
+    }
+
+    /// Puts a draft with a name in the place of the task that the name stands for.
+    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.replace(draft).await,
+                Err(reason) => Err(Refusal::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.replace(draft).await,
+        }
+    }
+
+    /// The task that a name stands for.
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.look_up_named(topic, name).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.look_up_named(topic, name).await,
+        }
+    }
+
+    /// Withdraws the task that a name stands for.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.cancel_named(topic, name).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.cancel_named(topic, name).await,
         }
     }
 

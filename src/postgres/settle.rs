@@ -17,6 +17,9 @@ const PURPOSE: Purpose = Purpose {
     settings: &[("synchronous_commit", "off"), ("plan_cache_mode", "force_custom_plan")],
 };
 
+/// A named task that is published later than this after its due time has its entry kept for as much longer; below, the retention of names is not as exact.
+const LATE: Duration = Duration::from_secs(60);
+
 /// The outcomes of one batch, ready to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settlement {
@@ -35,6 +38,18 @@ pub struct Settlement {
     dead: Vec<Dead>,
     /// First ids of the later attempts that are final now.
     ended: Vec<Uuid>,
+    /// Names that are kept for longer than their due time said.
+    moves: Vec<Move>,
+}
+
+/// The entry of a name follows its task: to its next row, or to the moment at which it became final.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Move {
+    topic: String,
+    name: String,
+    first_id: Uuid,
+    /// The follow-up; `None`: the task is final.
+    next: Option<Uuid>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,10 +104,13 @@ impl Settlement {
             follow_ups: Vec::new(),
             dead: Vec::new(),
             ended: Vec::new(),
+            moves: Vec::new(),
         };
         for (index, outcome) in outcomes.iter().enumerate() {
             settlement.add(batch, index, outcome);
         }
+        // Everybody locks entries in this order.
+        settlement.moves.sort_unstable_by(|a, b| (&a.topic, &a.name).cmp(&(&b.topic, &b.name)));
         settlement
     }
 
@@ -106,6 +124,9 @@ impl Settlement {
         self.offsets.push(offset);
         self.published_ats.push(published_at);
         let is_later_attempt = task.first_id != task.id;
+        if let Some(name) = task.name {
+            self.keep_name(batch, index, outcome, name);
+        }
         match outcome {
             Outcome::Published(_) => {}
             Outcome::Deferred { next, maybe_sent } => {
@@ -131,9 +152,25 @@ impl Settlement {
         }
     }
 
+    /// Most tasks are published on time: what their due time said of their entry holds.
+    fn keep_name(&mut self, batch: &Batch, index: usize, outcome: &Outcome, name: &[u8]) {
+        let task = batch.task(index);
+        let next = match outcome {
+            Outcome::Published(receipt) if receipt.published_at <= task.first_id.due_at().plus(LATE) => return,
+            Outcome::Published(_) | Outcome::Dead { .. } => None,
+            Outcome::Deferred { next, .. } => Some(next.uuid()),
+        };
+        self.moves.push(Move {
+            topic: batch.topics()[usize::from(task.topic)].to_string(),
+            name: String::from_utf8_lossy(name).into_owned(),
+            first_id: task.first_id.uuid(),
+            next,
+        });
+    }
+
     /// True when nothing but the batch's own row is written.
     fn is_plain(&self) -> bool {
-        self.follow_ups.is_empty() && self.dead.is_empty() && self.ended.is_empty()
+        self.follow_ups.is_empty() && self.dead.is_empty() && self.ended.is_empty() && self.moves.is_empty()
     }
 
     pub fn task_count(&self) -> usize {
@@ -172,7 +209,7 @@ from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $
 where b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
-/// One batch with follow-ups, dead letters or the end of a later attempt: everything hangs on the row that was updated, so that neither a zombie's settle nor
+/// One batch with follow-ups, dead letters, the end of a later attempt or names to keep: everything hangs on the row that was updated, so that neither a zombie's settle nor
 /// a repeated one makes a second follow-up.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
@@ -201,6 +238,13 @@ with settled as (
     as d(row_id, first_id, topic, key, payload, headers, name, attempt, reason)
 ), ended as (
   delete from task_follow using settled where first_id = any($32)
+), named as (
+  update task_name n
+  set row_id = coalesce(m.next, n.row_id),
+    expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $37))
+  from settled
+  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[]) as m(topic, name, first_id, next)
+  where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
 
@@ -209,11 +253,13 @@ select batch from settled";
 pub struct Settles {
     connection: Connection,
     node: NodeId,
+    name_retention: Duration,
 }
 
 impl Settles {
-    pub fn new(settings: &Settings, node: NodeId) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node }
+    /// A name is kept for `name_retention` after its task is final.
+    pub fn new(settings: &Settings, node: NodeId, name_retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node, name_retention }
     }
 
     /// Settles batches; the answer holds those that were this node's and unsettled. For the others it was too late: another node adopted them, or an earlier
@@ -221,7 +267,7 @@ impl Settles {
     pub async fn settle(&mut self, settlements: &[&Settlement]) -> Result<HashSet<BatchId>, Error> {
         let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| settlement.is_plain());
-        let node = self.node.uuid();
+        let (node, name_retention) = (self.node.uuid(), self.name_retention);
         let mut settled = HashSet::new();
         if !plain.is_empty() {
             let rows =
@@ -232,7 +278,7 @@ impl Settles {
             let rows = self
                 .connection
                 .run("settle a batch with follow-ups", async |connection| {
-                    settle_with_follow_ups(connection, node, settlement).await
+                    settle_with_follow_ups(connection, node, settlement, name_retention).await
                 })
                 .await?;
             settled.extend(rows.into_iter().map(BatchId::from_uuid));
@@ -283,6 +329,7 @@ async fn settle_with_follow_ups(
     connection: &mut PgConnection,
     node: Uuid,
     settlement: &Settlement,
+    name_retention: Duration,
 ) -> Result<Vec<Uuid>, sqlx::Error> {
     let query = sqlx::query_scalar::<_, Uuid>(SETTLE_WITH_FOLLOW_UPS)
         .bind(node)
@@ -310,6 +357,7 @@ async fn settle_with_follow_ups(
         .bind(follow_ups().map(|f| f.row.attempt).collect::<Vec<_>>())
         .bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
     let dead = || settlement.dead.iter();
+    let moves = || settlement.moves.iter();
     query
         .bind(dead().map(|d| d.row_id).collect::<Vec<_>>())
         .bind(dead().map(|d| d.row.first_id).collect::<Vec<_>>())
@@ -321,6 +369,11 @@ async fn settle_with_follow_ups(
         .bind(dead().map(|d| d.row.attempt).collect::<Vec<_>>())
         .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>())
         .bind(&settlement.ended)
+        .bind(moves().map(|m| m.topic.as_str()).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.name.as_str()).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.first_id).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.next).collect::<Vec<_>>())
+        .bind(name_retention.as_secs_f64())
         .fetch_all(connection)
         .await
 }

@@ -27,6 +27,7 @@ mod main_job;
 mod membership;
 mod membership_outages;
 mod membership_support;
+mod names;
 mod outages;
 mod refusals;
 mod restart;

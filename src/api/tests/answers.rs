@@ -39,6 +39,53 @@ async fn a_known_name_gets_the_first_task() {
     );
 }
 
+/// `PUT` by name.
+async fn put(api: &Api, path: &str, task: &str) -> Response {
+    api.answer(request("PUT", path, Some("application/json"), task.to_owned())).await
+}
+
+#[tokio::test]
+async fn a_task_is_created_replaced_looked_up_and_cancelled_by_its_name() {
+    let api = api();
+    let path = "/v1/topics/orders/tasks/a%2Fb%20%C3%A4";
+    let response = put(&api, path, r#"{"delay":"1h","payload":1,"key":"k"}"#).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let location = header_of(&response, "location").unwrap().to_owned();
+    let first = json_of(response).await;
+    assert_eq!(location, format!("/v1/tasks/{}", first["id"].as_str().unwrap()));
+    assert_eq!((&first["topic"], &first["name"], &first["key"]), (&"orders".into(), &"a/b ä".into(), &"k".into()));
+    let response = put(&api, path, r#"{"delay":"2h","payload":2}"#).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let second = json_of(response).await;
+    assert_ne!(second["id"], first["id"]);
+    assert_eq!(json_of(api.answer(bare("GET", &location)).await).await["state"], Value::from("cancelled"));
+    let found = json_of(api.answer(bare("GET", path)).await).await;
+    assert_eq!((&found["id"], &found["payload"], &found["state"]), (&second["id"], &Value::from(2), &"scheduled".into()));
+    for _ in 0..2 {
+        let cancelled = json_of(api.answer(bare("DELETE", path)).await).await;
+        assert_eq!((&cancelled["verdict"], &cancelled["task"]["id"]), (&"cancelled".into(), &second["id"]));
+    }
+    // What is final gives way.
+    assert_eq!(put(&api, path, r#"{"delay":"3h","payload":3}"#).await.status(), StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_replacement_that_is_too_late_shows_the_task_and_changes_nothing() {
+    let api = api();
+    let first = submit(&api, r#"{"topic":"claimed","delay":"1h","payload":1,"name":"n"}"#).await;
+    let response = put(&api, "/v1/topics/claimed/tasks/n", r#"{"delay":"2h","payload":2}"#).await;
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let problem = json_of(response).await;
+    assert_eq!((&problem["type"], &problem["verdict"]), (&"urn:punctual:problem:too-late".into(), &"too_late".into()));
+    assert_eq!((&problem["task"]["id"], &problem["task"]["payload"]), (&first["id"], &Value::from(1)));
+}
+
+#[tokio::test]
+async fn a_replacement_whose_outcome_is_unknown_can_be_repeated() {
+    let problem = json_of(put(&api(), "/v1/topics/lost/tasks/n", r#"{"delay":"2h","payload":2}"#).await).await;
+    assert!(problem["detail"].as_str().unwrap().contains("Repeating is safe"), "{problem}");
+}
+
 #[tokio::test]
 async fn content_types_of_json_in_utf_8_are_taken() {
     let api = api();

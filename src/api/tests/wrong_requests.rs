@@ -236,10 +236,50 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
         ("DELETE", "/v1/tasks/17", None, (404, "task-not-found", "id")),
         ("DELETE", &id_path, None, (404, "task-not-found", "id")),
         ("DELETE", &format!("{id_path}?dry_run=true"), None, (400, "unknown-field", "dry_run")),
+        ("GET", "/v1/topics/t/tasks/n", None, (404, "task-not-found", "name")),
+        ("DELETE", "/v1/topics/t/tasks/n", None, (404, "task-not-found", "name")),
+        ("GET", "/v1/topics/a%20b/tasks/n", None, (400, "invalid-value", "topic")),
+        ("GET", "/v1/topics/t/tasks/a%00", None, (400, "invalid-value", "name")),
+        ("DELETE", "/v1/topics/t/tasks/%ff", None, (400, "invalid-value", "name")),
+        ("DELETE", "/v1/topics/t/tasks/n?dry_run=true", None, (400, "unknown-field", "dry_run")),
+        ("PUT", "/v1/topics/t/tasks/n", None, (415, "unsupported-media-type", "content-type")),
+        ("PUT", "/v1/topics/t/tasks/n?dry_run=true", json, (400, "unknown-field", "dry_run")),
+        ("PUT", "/v1/topics/a%20b/tasks/n", json, (400, "invalid-value", "topic")),
+        ("PUT", "/v1/topics/t/tasks/n", json, (400, "unknown-field", "topic")),
+        ("POST", "/v1/topics/t/tasks/n", json, (405, "method-not-allowed", NO_FIELD)),
+        ("GET", "/v1/topics/t/tasks/", None, (404, "not-found", NO_FIELD)),
+        ("GET", "/v1/topics/t/tasks/n/m", None, (404, "not-found", NO_FIELD)),
         ("GET", "/v1/cluster?all", None, (400, "unknown-field", "all")),
     ] {
         let what = format!("{method} {path} {content_type:?}");
         check_response(api.answer(request(method, path, content_type, TASK)).await, wanted, &what).await;
+    }
+}
+
+/// Topic of a `PUT` by name, its body, and what it gets.
+const REPLACEMENTS: &[(&str, &str, u16, &str, &str)] = &[
+    ("t", "[]", 400, "invalid-value", NO_FIELD),
+    ("t", "{}", 400, "missing-field", "due_at"),
+    ("t", r#"{"delay":1,"payload":1,"name":"n"}"#, 400, "unknown-field", "name"),
+    ("t", r#"{"delay":1}"#, 400, "missing-field", "payload"),
+    ("t", r#"{"delay":"2000d","payload":1}"#, 422, "too-far-ahead", "delay"),
+    ("no-such-topic", r#"{"delay":1,"payload":1}"#, 422, "unknown-topic", "topic"),
+    ("bad", r#"{"delay":1,"payload":1}"#, 422, "refused-value", NO_FIELD),
+    ("full", r#"{"delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
+    ("away", r#"{"delay":1,"payload":1}"#, 503, "unavailable", NO_FIELD),
+    ("lost", r#"{"delay":1,"payload":1}"#, 503, "outcome-unknown", NO_FIELD),
+    ("leaving", r#"{"delay":1,"payload":1}"#, 503, "draining", NO_FIELD),
+    ("panic", r#"{"delay":1,"payload":1}"#, 500, "internal", NO_FIELD),
+];
+
+#[tokio::test]
+async fn wrong_replacements_are_refused_with_the_field() {
+    let api = api();
+    for (topic, body, status, kind, field) in REPLACEMENTS {
+        let path = format!("/v1/topics/{topic}/tasks/n");
+        let response = api.answer(request("PUT", &path, Some("application/json"), *body)).await;
+        check_response(response, (*status, kind, field), body).await;
+        check_response(api.answer(bare("GET", &path)).await, (404, "task-not-found", "name"), "nothing of it is stored").await;
     }
 }
 

@@ -8,7 +8,7 @@
 //! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
-//! | `published` | published at once |
+//! | `published`, `claimed` | published, or claimed, at once |
 //! | others | stored |
 
 use std::collections::HashMap;
@@ -16,8 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Accepted, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Refusal, Trouble};
-use crate::domain::{Kept, NewTask, NodeId, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp, Verdict};
+use super::{Accepted, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Placed, Refusal, Trouble};
+use crate::domain::{
+    Kept, NewTask, NodeId, Receipt, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+};
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
 pub const NOW_MILLIS: i64 = 1_767_225_600_000;
@@ -78,6 +80,52 @@ impl Model {
         Ok(Accepted { id, state, is_new: true })
     }
 
+    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+        let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
+        let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
+        let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
+        if let Some(task) = former.filter(|task| task.state == TaskState::Claimed) {
+            return Ok(Placed::TooLate(Box::new(task)));
+        }
+        let key = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        let old = key.and_then(|key| lock(&self.names).remove_entry(&key));
+        match self.submit_one(draft) {
+            Ok(accepted) if is_pending => {
+                if let Some((_, id)) = old {
+                    self.set_state(id, TaskState::Cancelled);
+                }
+                Ok(Placed::Replaced(accepted.id))
+            }
+            Ok(accepted) => Ok(Placed::Created(accepted.id)),
+            Err(refusal) => {
+                lock(&self.names).extend(old);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn named(&self, topic: &TopicName, name: &TaskName) -> Option<TaskId> {
+        lock(&self.names).get(&(topic.to_string(), name.to_string())).copied()
+    }
+
+    fn set_state(&self, id: TaskId, state: TaskState) {
+        lock(&self.tasks).iter_mut().filter(|task| task.id == id).for_each(|task| task.state = state);
+    }
+
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        match self.named(topic, name) {
+            Some(id) => self.look_up(id).await,
+            None => Ok(None),
+        }
+    }
+
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+        match self.named(topic, name) {
+            Some(id) => self.cancel(id).await,
+            None => Ok(Cancelled { verdict: Verdict::NotFound, task: None }),
+        }
+    }
+
     pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
@@ -134,7 +182,11 @@ impl Model {
 
 fn view_of(task: NewTask) -> TaskView {
     let receipt = Receipt { partition: 1, offset: 2, published_at: task.id.due_at().plus(Duration::from_millis(3)) };
-    let is_published = task.record.topic.as_str() == "published";
+    let state = match task.record.topic.as_str() {
+        "published" => TaskState::Published,
+        "claimed" => TaskState::Claimed,
+        _ => TaskState::Scheduled,
+    };
     let kept = Kept {
         key: task.record.key.map(Vec::from),
         payload: task.record.payload.map(Vec::from),
@@ -144,9 +196,9 @@ fn view_of(task: NewTask) -> TaskView {
         id: task.id,
         topic: task.record.topic,
         name: task.name.map(|name| name.to_string()),
-        state: if is_published { TaskState::Published } else { TaskState::Scheduled },
+        state,
         attempt: 1,
-        receipt: is_published.then_some(receipt),
+        receipt: (state == TaskState::Published).then_some(receipt),
         kept: Some(kept),
         reason: None,
     }

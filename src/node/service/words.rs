@@ -28,6 +28,17 @@ pub struct Accepted {
     pub is_new: bool,
 }
 
+/// The answer to a replacement. A task that is there is scheduled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// The name was free, or its task was final.
+    Created(TaskId),
+    /// The task that the name stood for is cancelled, and this one is in its place.
+    Replaced(TaskId),
+    /// Nothing was changed: this is the task that can no longer be stopped.
+    TooLate(Box<TaskView>),
+}
+
 /// Why a draft was not stored. Nothing of it is stored unless it says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {

@@ -1,0 +1,82 @@
+//! Tasks by their names: replace (or create) one, look one up, cancel one.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Request, StatusCode, Uri};
+use axum::response::Response;
+
+use super::body;
+use super::draft::DraftReader;
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::refusal::{of_refusal, of_trouble};
+use super::shared::Shared;
+use super::task_json::TaskJson;
+use super::tasks::{created, echo_of, look_up_not_in_time};
+use super::{query, respond, verdict};
+use crate::domain::{TaskName, TaskState, TopicName, Verdict};
+use crate::node::service::{Placed, Refusal};
+
+type NameInPath = Result<Path<(String, String)>, PathRejection>;
+
+/// Topic and name of the path; a problem where no task can have them.
+fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
+    let Path((topic, name)) = path.map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
+    let topic = TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let name = TaskName::new(&name).map_err(|error| Problem::invalid("name", error.to_string()))?;
+    Ok((topic, name))
+}
+
+/// `PUT /v1/topics/{topic}/tasks/{name}`
+pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let (topic, name) = name_of(path)?;
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (draft, origin) = DraftReader::read_named(body::text_of(&bytes)?, topic, name)?;
+    drop(bytes);
+    let echo = echo_of(&draft);
+    let answer = deadline.hold(shared.service.replace(draft)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::replace_unknown("the deadline of the request has passed")
+    })?;
+    let placed = answer.map_err(|refusal| match refusal {
+        Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
+        other => of_refusal(other, origin),
+    })?;
+    match placed {
+        Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Replaced(id) => Ok(respond::json(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::TooLate(task) => {
+            let detail =
+                "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
+            Err(Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, Some(*task)))
+        }
+    }
+}
+
+/// `GET /v1/topics/{topic}/tasks/{name}`
+pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let (topic, name) = name_of(path)?;
+    let look_up = shared.service.look_up_named(&topic, &name);
+    let answer = deadline.hold(look_up).await.map_err(|_elapsed| look_up_not_in_time(&shared))?;
+    match answer.map_err(of_trouble)? {
+        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::name_not_found()),
+    }
+}
+
+/// `DELETE /v1/topics/{topic}/tasks/{name}`
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let (topic, name) = name_of(path)?;
+    let cancel = shared.service.cancel_named(&topic, &name);
+    let answer = deadline.hold(cancel).await.map_err(|_elapsed| verdict::not_in_time(&shared))?;
+    verdict::answer_of(answer.map_err(of_trouble)?, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))
+}

@@ -1,0 +1,178 @@
+//! Named tasks: each name of a topic has one task, the first that was submitted.
+//!
+//! ```text
+//!   insert, on conflict do nothing ──won──▶ new: stored, or claimed, by the same statement
+//!       ▲            │ lost
+//!       │            ▼
+//!       │     read the entry ──there──▶ known: the first task and its state
+//!       │            │ gone, or expired and its task final
+//!       └────────────┘
+//! ```
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::placing::{Place, Placing, bounds_of, clamp};
+use super::service::{Accepted, Refusal};
+use crate::clock;
+use crate::domain::{BatchBuilder, BatchId, NewTask, TaskId, TaskState};
+use crate::postgres::Error;
+use crate::postgres::names::Names;
+use crate::postgres::submit_named::{Group, NamedSubmits};
+
+/// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
+const ROUNDS_MAX: usize = 5;
+
+/// Stores tasks that have a name.
+#[derive(Debug)]
+pub struct NamedStore {
+    pub placing: Placing,
+    pub submits: NamedSubmits,
+    pub names: Arc<Names>,
+}
+
+impl NamedStore {
+    /// Stores those of `tasks` whose name is new, and answers for each, in order. When this fails some may be stored all the same: repeated, they are
+    /// answered as new again, for their entries hold their ids.
+    pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
+        clamp(tasks, self.placing.now());
+        let leaders = leaders(tasks);
+        // In the order of the names everywhere: in another one, two groups would wait for each other.
+        let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
+        open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
+        let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
+        for _round in 0..ROUNDS_MAX {
+            let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
+            let stored = self.insert(&group).await?;
+            let mut lost = Vec::new();
+            for (index, state) in open.into_iter().zip(stored) {
+                match state {
+                    Some(state) => answers[index] = Some(Accepted { id: tasks[index].id, state, is_new: true }),
+                    None => lost.push(index),
+                }
+            }
+            open = self.find(tasks, lost, &mut answers).await?;
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers)).collect())
+    }
+
+    /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is taken.
+    async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
+        let shared = Arc::clone(&self.placing.shared);
+        let now = self.placing.now();
+        let sorter = self.placing.sorter(now);
+        let places: Vec<Place> = tasks.iter().map(|task| sorter.place_of(task)).collect();
+        let batch = places.contains(&Place::Claimed).then(|| BatchId::new(now, rand::random(), rand::random()));
+        if let Some(batch) = batch {
+            shared.holdings.ask_for(batch);
+        }
+        let began_at = clock::monotonic();
+        let group =
+            Group { tasks, is_far: &of_place(&places, Place::Far), is_claimed: &of_place(&places, Place::Claimed), batch };
+        let answer = self.submits.store(&group).await;
+        let won = match answer {
+            Ok((won, stamp)) => {
+                shared.clock.take_in(stamp, began_at);
+                won
+            }
+            Err(error) => {
+                if let Some(batch) = batch {
+                    shared.holdings.forget(batch);
+                }
+                return Err(error);
+            }
+        };
+        shared.metrics.submit_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+        shared.metrics.submit_group_tasks.observe(f64::from(u32::try_from(tasks.len()).unwrap_or(u32::MAX)));
+        shared.metrics.submitted.inc_by(u64::try_from(won.len()).unwrap_or(u64::MAX));
+        self.take_on(tasks, &places, &won, batch).await;
+        let state = |place| if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled };
+        Ok(tasks.iter().zip(places).map(|(task, place)| won.contains(&task.id).then(|| state(place))).collect())
+    }
+
+    /// What was claimed goes on the wheel; what is due soon is not left to chance.
+    async fn take_on(&self, tasks: &[&NewTask], places: &[Place], won: &HashSet<TaskId>, batch: Option<BatchId>) {
+        let winners = |wanted: Place| -> Vec<&NewTask> {
+            let each = tasks.iter().zip(places).filter(|(task, place)| **place == wanted && won.contains(&task.id));
+            each.map(|(task, _)| *task).collect()
+        };
+        self.placing.look_after(bounds_of(&winners(Place::Near)));
+        let Some(batch) = batch else { return };
+        // In the order of the statement's arrays.
+        let claimed = winners(Place::Claimed);
+        if claimed.is_empty() {
+            self.placing.shared.holdings.forget(batch);
+        } else {
+            self.placing.hold(BatchBuilder::of_new_tasks(batch, claimed.into_iter())).await;
+        }
+    }
+
+    /// Answers for those whose name is known; what is left has to be tried again.
+    async fn find(&self, tasks: &[NewTask], lost: Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<Vec<usize>, Error> {
+        if lost.is_empty() {
+            return Ok(lost);
+        }
+        let wanted: Vec<(&str, &str)> = lost.iter().map(|index| key_of(&tasks[*index])).collect();
+        let known = self.names.known(&wanted).await?;
+        let mut again = Vec::new();
+        for (index, known) in lost.into_iter().zip(known) {
+            match known {
+                Some(known) => {
+                    let is_new = known.id == tasks[index].id;
+                    answers[index] = Some(Accepted { id: known.id, state: known.state, is_new });
+                    self.placing.shared.metrics.names_known.inc();
+                }
+                None => again.push(index),
+            }
+        }
+        Ok(again)
+    }
+}
+
+fn key_of(task: &NewTask) -> (&str, &str) {
+    (task.record.topic.as_str(), task.name.as_ref().map_or("", |name| name.as_str()))
+}
+
+/// For each task the first one with its name.
+fn leaders(tasks: &[NewTask]) -> Vec<usize> {
+    let mut firsts = std::collections::HashMap::with_capacity(tasks.len());
+    tasks.iter().enumerate().map(|(index, task)| *firsts.entry(key_of(task)).or_insert(index)).collect()
+}
+
+fn of_place(places: &[Place], wanted: Place) -> Vec<bool> {
+    places.iter().map(|place| *place == wanted).collect()
+}
+
+fn answer_of(index: usize, leaders: &[usize], answers: &[Option<Accepted>]) -> Result<Accepted, Refusal> {
+    let leader = leaders[index];
+    let is_repeated = leader != index;
+    let accepted = answers[leader].clone().map(|accepted| Accepted { is_new: accepted.is_new && !is_repeated, ..accepted });
+    accepted.ok_or_else(|| Refusal::Unavailable { reason: "the name was taken and freed again and again".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Headers, Record, ShardCount, TaskName, Timestamp, TopicName};
+
+    fn task(topic: &str, name: &str) -> NewTask {
+        let record = Record { topic: TopicName::new(topic).unwrap(), key: None, payload: None, headers: Headers::default() };
+        let name = Some(TaskName::new(name).unwrap());
+        NewTask::new(record, name, Timestamp::EPOCH, ShardCount::DEFAULT, (0, rand::random()))
+    }
+
+    #[test]
+    fn a_name_repeated_within_a_group_is_stored_once_and_answered_alike() {
+        let tasks = [task("t", "a"), task("t", "b"), task("t", "a"), task("u", "a"), task("t", "a")];
+        let leaders = leaders(&tasks);
+        assert_eq!(leaders, [0, 1, 0, 3, 0]);
+        let first = Accepted { id: tasks[0].id, state: TaskState::Scheduled, is_new: true };
+        let answers = [Some(first.clone()), None, None, None, None];
+        assert_eq!(answer_of(0, &leaders, &answers), Ok(first.clone()));
+        assert_eq!(answer_of(4, &leaders, &answers), Ok(Accepted { is_new: false, ..first }));
+        assert!(matches!(answer_of(1, &leaders, &answers), Err(Refusal::Unavailable { .. })));
+    }
+}

@@ -1,0 +1,127 @@
+//! Where a new task goes: into a batch at once, to its leaf, or to the far table; and what follows when it is stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claimer;
+use super::holdings::Past;
+use super::keeper::Leaves;
+use super::service::Refusal;
+use super::wheel::Entrance;
+use crate::clock;
+use crate::domain::{Batch, IdRange, NewTask, Timestamp};
+use crate::postgres::Error;
+use crate::shutdown::chain;
+
+/// Ranges of ids behind the front that wait to be claimed.
+const LATE_MAX: usize = 64;
+
+/// Where a new task goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Due within the leaves.
+    Near,
+    /// Due beyond the last leaf.
+    Far,
+    /// Due within the window: straight into a batch of this node.
+    Claimed,
+}
+
+/// What it takes to find a task its place, and to see that it is not forgotten there. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Placing {
+    pub shared: Arc<claimer::Shared>,
+    pub leaves: Arc<Leaves>,
+    pub wheel: Entrance,
+    pub window: Duration,
+}
+
+/// What decides about the tasks of one group.
+#[derive(Clone, Copy, Debug)]
+pub struct Sorter<'a> {
+    shared: &'a claimer::Shared,
+    may_claim: bool,
+    soon: Timestamp,
+    end: Timestamp,
+}
+
+impl Sorter<'_> {
+    pub fn place_of(&self, task: &NewTask) -> Place {
+        let due_at = task.id.due_at();
+        if self.may_claim && due_at <= self.soon && self.shared.holdings.topics().is_open(&task.record.topic) {
+            Place::Claimed
+        } else {
+            self.table_of(task)
+        }
+    }
+
+    /// The table that a task belongs in when it is not claimed.
+    pub fn table_of(&self, task: &NewTask) -> Place {
+        if task.id.due_at() < self.end { Place::Near } else { Place::Far }
+    }
+}
+
+impl Placing {
+    /// The cluster's clock; the epoch before it is known.
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now().unwrap_or_default()
+    }
+
+    pub fn sorter(&self, now: Timestamp) -> Sorter<'_> {
+        Sorter {
+            shared: &self.shared,
+            may_claim: self.shared.gate.may_claim() && self.shared.holdings.has_room(),
+            soon: now.plus(self.window),
+            // Before the first look at the leaves everything goes to the far table; the mover brings it back.
+            end: self.leaves.end().unwrap_or_default(),
+        }
+    }
+
+    /// Takes in a batch that was claimed as it was inserted.
+    pub async fn hold(&self, batch: Batch) {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.shared.metrics.claimed.inc_by(count);
+        self.shared.metrics.claimed_on_insert.inc_by(count);
+        let held = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
+        if !self.wheel.put(held).await {
+            tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
+        }
+    }
+
+    /// What was stored behind the front, or close before it, is not left to chance.
+    pub fn look_after(&self, near: Option<(Timestamp, IdRange)>) {
+        let (Some((due_at, ids)), Some(now)) = (near, self.shared.clock.now()) else { return };
+        let front = now.plus(self.window);
+        if due_at <= front {
+            // What does not fit in is found by the sweep.
+            self.shared.late.put_unless_full(ids, LATE_MAX);
+            self.shared.nudge();
+        }
+    }
+}
+
+/// What is overdue is due now: a leaf of the past may be retired already.
+pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
+    for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
+        task.id = task.id.due_at_least(now.floor_millis());
+    }
+}
+
+/// The lowest due time of `tasks`, and the range of those of their ids that are due within the next second of it.
+pub fn bounds_of(tasks: &[&NewTask]) -> Option<(Timestamp, IdRange)> {
+    let lowest = tasks.iter().map(|task| task.id).min()?;
+    let soon = lowest.due_at().plus(Duration::from_secs(1));
+    let highest = tasks.iter().map(|task| task.id).filter(|id| id.due_at() <= soon).max()?;
+    let to = uuid::Uuid::from_u128(highest.uuid().as_u128().saturating_add(1));
+    Some((lowest.due_at(), IdRange { from: lowest.uuid(), to }))
+}
+
+/// What the submitter of a task is told when Postgres did not store it.
+pub fn refusal_of(error: &Error) -> Refusal {
+    let reason = chain(error);
+    match error {
+        Error::Unavailable { .. } => Refusal::Unknown { reason },
+        Error::BadValue { .. } => Refusal::BadValue { reason },
+        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
+    }
+}

@@ -1,0 +1,89 @@
+//! Replacements by name: what is pending is withdrawn and another task takes its place; what is claimed stays.
+
+use std::time::Duration;
+
+use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
+use super::service::{Placed, Refusal};
+use crate::clock;
+use crate::domain::{NewTask, TaskId, TaskState};
+use crate::postgres::Error;
+use crate::postgres::look_up::LookUp;
+use crate::postgres::names::Entry;
+use crate::postgres::replace::{Replacement, Replaces};
+use crate::shutdown::chain;
+
+/// Waits between looks at a task that is being moved.
+const MOVING: Duration = Duration::from_millis(5);
+/// So many looks at a task that stands in a table and cannot be taken out: an earlier attempt of it may be in the topic.
+const LOOKS_MAX: usize = 3;
+/// Others may replace the same name, or give way to it, so often.
+const TRIES_MAX: usize = 10;
+
+/// Replaces tasks by their names.
+#[derive(Debug)]
+pub struct Replacer {
+    pub placing: Placing,
+    pub replaces: Replaces,
+}
+
+/// What is known of the task that a name stands for, once it was not found where it could be taken out.
+enum Verdict {
+    Final,
+    TooLate(Placed),
+    Moving,
+}
+
+impl Replacer {
+    /// Puts a named task in the place of the one that its name stands for, unless it is too late for that.
+    pub async fn replace(&self, mut task: NewTask, look_up: &LookUp) -> Result<Placed, Refusal> {
+        let mut over: Option<TaskId> = None;
+        let mut looks = 0;
+        for _try in 0..TRIES_MAX {
+            clamp(std::slice::from_mut(&mut task), self.placing.now());
+            match self.try_replace(&task, over).await {
+                Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
+                Ok(Replacement::Replaced) => {
+                    self.placing.shared.metrics.replaced.inc();
+                    return Ok(Placed::Replaced(task.id));
+                }
+                Ok(Replacement::Overtaken) => {}
+                Ok(Replacement::Gone(entry)) => {
+                    looks += 1;
+                    match verdict(entry, look_up, looks >= LOOKS_MAX).await? {
+                        Verdict::Final => over = Some(entry.row),
+                        Verdict::TooLate(placed) => return Ok(placed),
+                        Verdict::Moving => clock::sleep(MOVING).await,
+                    }
+                }
+                Err(error @ Error::GaveWay { .. }) => tracing::debug!(error = chain(&error), "replacing a task again"),
+                Err(error) => return Err(refusal_of(&error)),
+            }
+        }
+        Err(Refusal::Unavailable { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
+    }
+
+    async fn try_replace(&self, task: &NewTask, over: Option<TaskId>) -> Result<Replacement, Error> {
+        let is_far = self.placing.sorter(self.placing.now()).table_of(task) == Place::Far;
+        let replacement = self.replaces.replace(task, is_far, over).await?;
+        if matches!(replacement, Replacement::Created | Replacement::Replaced) {
+            self.placing.shared.metrics.submitted.inc();
+            let near = if is_far { None } else { bounds_of(&[task]) };
+            self.placing.look_after(near);
+        }
+        Ok(replacement)
+    }
+}
+
+async fn verdict(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Verdict, Refusal> {
+    let unavailable = |error: Error| Refusal::Unavailable { reason: chain(&error) };
+    let view = look_up.task(entry.id).await.map_err(unavailable)?;
+    Ok(match view {
+        // Nothing is known of it any more: it has been final for longer than receipts are kept.
+        None => Verdict::Final,
+        Some(view) => match view.state {
+            TaskState::Published | TaskState::Cancelled | TaskState::Dead => Verdict::Final,
+            TaskState::Scheduled if !is_last => Verdict::Moving,
+            TaskState::Scheduled | TaskState::Claimed => Verdict::TooLate(Placed::TooLate(Box::new(view))),
+        },
+    })
+}

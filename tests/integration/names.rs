@@ -1,0 +1,442 @@
+//! Names: each cell of the table in docs/names.md, and what must not happen when many clients replace and cancel the same names.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use punctual::domain::leaves::Rules;
+use punctual::domain::{
+    BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Receipt, Record, ShardCount,
+    TaskId, TaskName, TaskState, Timestamp, TopicName,
+};
+use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::postgres::look_up::LookUp;
+use punctual::postgres::names::{Names, Swept};
+use punctual::postgres::replace::{Replacement, Replaces};
+use punctual::postgres::settle::{Settlement, Settles};
+use punctual::postgres::submit_named::{Group, NamedSubmits};
+use punctual::postgres::{self, schema};
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::api::Task;
+use crate::support::{Answer, Api, Cluster, Node, Stack, Wishes, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(40);
+const STATES: [&str; 7] = ["unknown", "scheduled", "claimed", "published", "cancelled", "dead", "expired"];
+const VERBS: [&str; 4] = ["POST", "PUT", "GET", "DELETE"];
+
+/// Calls by name.
+trait ByName {
+    async fn by_name(&self, method: Method, topic: &str, name: &str, body: Option<Value>) -> Answer;
+
+    async fn put(&self, topic: &str, name: &str, body: Value) -> Answer {
+        self.by_name(Method::PUT, topic, name, Some(body)).await
+    }
+}
+
+impl ByName for Api {
+    async fn by_name(&self, method: Method, topic: &str, name: &str, body: Option<Value>) -> Answer {
+        let body = body.map(|body| ("application/json", body.to_string().into_bytes()));
+        self.send(method, &format!("/v1/topics/{topic}/tasks/{name}"), body).await
+    }
+}
+
+fn new_task() -> Value {
+    json!({ "delay": "2h", "payload_text": "new" })
+}
+
+/// A name for each cell, whose task has come to the state of the cell; the first task of each.
+async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String, Task> {
+    let names = |state: &str| VERBS.map(|verb| format!("{state}-{verb}"));
+    let mut tasks = Vec::new();
+    let mut add = |state: &str, fields: Value| {
+        tasks.extend(names(state).map(|name| {
+            let mut task = fields.clone();
+            task["topic"] = topic.into();
+            task["name"] = name.into();
+            task
+        }));
+    };
+    let long = "x".repeat(100_000);
+    for state in ["scheduled", "cancelled"] {
+        add(state, json!({ "delay": "1h", "payload_text": "first" }));
+    }
+    for state in ["published", "expired"] {
+        add(state, json!({ "delay": 0, "payload_text": "first" }));
+    }
+    add("dead", json!({ "delay": "3s", "payload_text": long }));
+    let mut firsts = node.api().submit_all(&tasks).await;
+    for name in names("cancelled") {
+        assert_eq!(node.api().by_name(Method::DELETE, topic, &name, None).await.verdict(), "cancelled");
+    }
+    cluster.alter_topic(topic, &[("max.message.bytes", "20000")]).await;
+    cluster.wait_final(16, DEADLINE).await;
+    let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second' where name like 'expired-%'";
+    assert_eq!(sqlx::query(expire).execute(&cluster.sql).await.unwrap().rows_affected(), 4);
+    // The window of this cluster is ten seconds.
+    let claimed: Vec<Value> = names("claimed")
+        .iter()
+        .map(|name| json!({ "topic": topic, "name": name, "delay": "8s", "payload_text": "first" }))
+        .collect();
+    firsts.extend(node.api().submit_all(&claimed).await);
+    firsts.into_iter().map(|task| (task.shown["name"].as_str().unwrap().to_owned(), task)).collect()
+}
+
+/// Status, and the state of the task that is answered.
+fn wanted(verb: &str, state: &str) -> (u16, &'static str) {
+    let shown = match state {
+        "scheduled" => "scheduled",
+        "claimed" => "claimed",
+        "published" => "published",
+        "cancelled" => "cancelled",
+        "dead" => "dead",
+        _ => "",
+    };
+    match (verb, state) {
+        ("POST" | "PUT", "unknown" | "expired") => (201, "scheduled"),
+        ("POST", _) => (200, shown),
+        ("PUT", "scheduled") => (200, "scheduled"),
+        ("PUT" | "DELETE", "claimed") => (409, "claimed"),
+        ("PUT", _) => (201, "scheduled"),
+        (_, "unknown" | "expired") => (404, ""),
+        ("DELETE", "scheduled") => (200, "cancelled"),
+        ("DELETE", "published" | "dead") => (409, shown),
+        _ => (200, shown),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_cell_of_the_table_of_names_is_true() {
+    let cluster = Cluster::with("cells", Wishes { window: "10s", ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let firsts = prepare(&cluster, &node, &topic).await;
+    // Those that are claimed first: they are published soon.
+    let mut cells: Vec<(&str, &str)> = STATES.iter().flat_map(|state| VERBS.map(|verb| (verb, *state))).collect();
+    cells.sort_by_key(|(_, state)| *state != "claimed");
+    for (verb, state) in cells {
+        let name = format!("{state}-{verb}");
+        let answer = match verb {
+            "POST" => {
+                let mut task = new_task();
+                task["topic"] = topic.clone().into();
+                task["name"] = name.clone().into();
+                api.post("/v1/tasks", task.to_string()).await
+            }
+            "PUT" => api.put(&topic, &name, new_task()).await,
+            other => api.by_name(other.parse().unwrap(), &topic, &name, None).await,
+        };
+        let (status, shown) = wanted(verb, state);
+        assert_eq!(answer.status, status, "{verb} x {state}: {}", answer.text);
+        let is_whole = matches!(verb, "POST" | "PUT" | "GET") && status < 300;
+        let task = if is_whole { answer.json() } else { answer.json()["task"].clone() };
+        assert_eq!(task["state"].as_str().unwrap_or_default(), shown, "{verb} x {state}: {}", answer.text);
+        if verb == "DELETE" {
+            let verdict = match status {
+                200 => "cancelled",
+                409 => "too_late",
+                _ => "not_found",
+            };
+            assert_eq!(answer.verdict(), verdict, "{verb} x {state}");
+        }
+        if status == 404 {
+            continue;
+        }
+        let task = Task::new(task);
+        let is_first = firsts.get(&name).is_some_and(|first| first.id == task.id);
+        assert_eq!(is_first, status == 409 || (status == 200 && verb != "PUT"), "{verb} x {state}: {}", answer.text);
+        // What the name stands for from now on.
+        let found = Task::new(api.by_name(Method::GET, &topic, &name, None).await.json());
+        assert_eq!(found.id, task.id, "{verb} x {state}");
+    }
+    let replaced = api.task(firsts["scheduled-PUT"].id).await;
+    assert_eq!(replaced.state, "cancelled", "what was replaced is cancelled");
+    let lines = cluster.count("select count(*) from execlog_cancelled where name in ('scheduled-PUT', 'scheduled-DELETE')").await;
+    assert_eq!(lines, 2, "each has its line");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes() {
+    let cluster = Cluster::start("repeated-names").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    // Due at once, soon, beyond the window and far; each name three times, and tasks without a name between them.
+    let delays = [0, 100, 1500, 20_000_000];
+    let task = |number: usize| json!({ "topic": topic, "delay": delays[number % 4], "payload_text": number.to_string(), "name": format!("n{number}") });
+    let named: Vec<Value> = (0..400).map(task).collect();
+    let plain: Vec<Value> = (0..100).map(|_| json!({ "topic": topic, "delay": 10, "payload_text": "plain" })).collect();
+    let tasks = [named.as_slice(), plain.as_slice(), named.as_slice(), &named[..200]].concat();
+    let body = json!({ "tasks": tasks }).to_string();
+    let batches = [first.api(), second.api(), first.api(), second.api()].map(|api| api.post("/v1/tasks/batch", body.clone()));
+    let answers = futures_util::future::join_all(batches).await;
+    let mut ids: HashMap<String, HashSet<Uuid>> = HashMap::new();
+    let (mut created, mut plain_created) = (0, 0);
+    for answer in &answers {
+        let results = answer.json()["results"].as_array().unwrap().clone();
+        assert_eq!(results.len(), tasks.len());
+        for (result, submitted) in results.iter().zip(&tasks) {
+            let task = Task::new(result["task"].clone());
+            match submitted["name"].as_str() {
+                Some(name) => {
+                    assert!(result["status"] == 201 || result["status"] == 200, "{result}");
+                    created += usize::from(result["status"] == 201);
+                    assert_eq!(task.shown["name"], name);
+                    ids.entry(name.to_owned()).or_default().insert(task.id);
+                }
+                None => {
+                    assert_eq!(result["status"], 201);
+                    plain_created += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((created, plain_created, ids.len()), (400, 400, 400));
+    assert!(ids.values().all(|ids| ids.len() == 1), "a name has one task");
+    let records = consumer.wait_count(300 + 400, DEADLINE).await;
+    assert_eq!(records.len(), 300 + 400, "each name is published once");
+    assert_eq!(cluster.count("select count(*) from task_name").await, 400);
+    assert_eq!(cluster.count("select count(*) from task_far").await, 100);
+    cluster.wait_final(700, DEADLINE).await;
+    // Long after, still known, with what it has come to.
+    let again = json!({ "tasks": named }).to_string();
+    let results = second.api().post("/v1/tasks/batch", again).await.json()["results"].as_array().unwrap().clone();
+    for (number, result) in results.iter().enumerate() {
+        let state = if number % 4 == 3 { "scheduled" } else { "published" };
+        assert_eq!((&result["status"], &result["task"]["state"]), (&json!(200), &json!(state)), "{result}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending() {
+    // With short leaves the upkeep comes round every few seconds.
+    let cluster = Cluster::with("free-names", Wishes { leaf: "2s", horizon: "60s", ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node_with(&["--name-retention", "1s"]).await;
+    let task = |name: &str, delay: &str| json!({ "topic": topic, "delay": delay, "payload_text": "x", "name": name });
+    let (short, pending) = (node.api().submit(&task("short", "0s")).await, node.api().submit(&task("pending", "1h")).await);
+    sqlx::query("update task_name set expires_at = clock_timestamp() - interval '1 hour' where name = 'pending'")
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    let known = node.api().post("/v1/tasks", task("pending", "1h").to_string()).await;
+    assert_eq!((known.status, Task::new(known.json()).id), (200, pending.id), "its task is pending");
+    eventually("an expired name is swept", DEADLINE, async || {
+        cluster.count("select count(*) from task_name where name = 'short'").await == 0
+    })
+    .await;
+    assert_ne!(node.api().submit(&task("short", "1h")).await.id, short.id);
+    assert_eq!(node.api().by_name(Method::GET, &topic, "pending", None).await.status, 200);
+    assert_eq!(node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(), "cancelled");
+}
+
+// --- follow-ups ---
+
+/// A database with a batch of named tasks, as claimed on insert.
+struct Claimed {
+    cluster: Cluster,
+    settings: postgres::Settings,
+    batch: punctual::domain::Batch,
+    tasks: Vec<NewTask>,
+    node: NodeId,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn named_task(name: &str, due_at: Timestamp) -> NewTask {
+    let record = Record { topic: TopicName::new("orders").unwrap(), key: None, payload: None, headers: Headers::default() };
+    NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
+}
+
+impl Claimed {
+    async fn start(name: &str, names: &[&str]) -> Self {
+        let cluster = Cluster::unmigrated(&Stack::shared(), name, Wishes::default()).await;
+        let settings = postgres::Settings::new(&cluster.database_url).unwrap();
+        let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
+        let report = schema::migrate(&settings, wishes).await.unwrap();
+        let keeper = Keeper::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
+        let mut keeper = keeper;
+        keeper.round().await.unwrap();
+        let now = Timestamp::from_millis(now_ms());
+        let node = NodeId::new(now, 0, 1);
+        let tasks: Vec<NewTask> = names.iter().map(|name| named_task(name, now)).collect();
+        let all: Vec<&NewTask> = tasks.iter().collect();
+        let batch = BatchId::new(now, 0, rand::random());
+        let (is_far, is_claimed) = (vec![false; all.len()], vec![true; all.len()]);
+        let group = Group { tasks: &all, is_far: &is_far, is_claimed: &is_claimed, batch: Some(batch) };
+        let (won, _now) = NamedSubmits::new(&settings, node, DAY).store(&group).await.unwrap();
+        assert_eq!(won.len(), tasks.len());
+        let batch = BatchBuilder::of_new_tasks(batch, tasks.iter());
+        Self { cluster, settings, batch, tasks, node }
+    }
+
+    async fn settle(&self, outcomes: &[Outcome]) {
+        let settlement = Settlement::new(&self.batch, outcomes);
+        let settled = Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await.unwrap();
+        assert_eq!(settled.len(), 1);
+    }
+
+    /// Row and remaining time of an entry.
+    async fn entry(&self, name: &str) -> (Uuid, f64) {
+        let query = "select row_id, extract(epoch from expires_at - clock_timestamp())::float8 from task_name where name = $1";
+        sqlx::query_as(query).bind(name).fetch_one(&self.cluster.sql).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
+    let names = ["dead", "deferred", "late", "on-time", "perhaps-sent"];
+    let claimed = Claimed::start("entries", &names).await;
+    let now = claimed.tasks[0].id.due_at();
+    let next = |index: usize| TaskId::new(now.plus(Duration::from_secs(3600)), claimed.tasks[index].id.shard(), rand::random());
+    let receipt = |after: u64| Receipt { partition: 0, offset: 0, published_at: now.plus(Duration::from_secs(after)) };
+    let (certain, perhaps) = (next(1), next(4));
+    let outcomes = [
+        Outcome::Dead { reason: "refused".into() },
+        Outcome::Deferred { next: certain, maybe_sent: false },
+        Outcome::Published(receipt(61)),
+        Outcome::Published(receipt(1)),
+        Outcome::Deferred { next: perhaps, maybe_sent: true },
+    ];
+    sqlx::query("update task_name set expires_at = clock_timestamp()").execute(&claimed.cluster.sql).await.unwrap();
+    claimed.settle(&outcomes).await;
+    let hours = [24.0, 25.0, 24.0, 0.0, 25.0];
+    for ((name, hours), row) in names.iter().zip(hours).zip([None, Some(certain), None, None, Some(perhaps)]) {
+        let index = names.iter().position(|other| other == name).unwrap();
+        let (row_id, left) = claimed.entry(name).await;
+        assert_eq!(row_id, row.unwrap_or(claimed.tasks[index].id).uuid(), "{name}");
+        assert!((left / 3600.0 - hours).abs() < 0.05, "{name}: {left} s left, not {hours} h");
+    }
+    // The one that is certainly not in the topic can be replaced, the other one cannot.
+    let replaces = Replaces::new(&claimed.settings, DAY, 1);
+    let due_at = now.plus(Duration::from_secs(1800));
+    let replaced = replaces.replace(&named_task("deferred", due_at), false, None).await.unwrap();
+    assert_eq!(replaced, Replacement::Replaced);
+    assert!(matches!(replaces.replace(&named_task("perhaps-sent", due_at), false, None).await, Ok(Replacement::Gone(_))));
+    let states = claimed.cluster.count("select count(*) from execlog_cancelled where name = 'deferred' and attempt = 2").await;
+    assert_eq!((states, claimed.cluster.count("select count(*) from task_follow").await), (1, 1));
+    let look_up = LookUp::new(&claimed.settings, &ClusterSettings::DEFAULT, 1);
+    let view = look_up.task(claimed.tasks[1].id).await.unwrap().unwrap();
+    assert_eq!((view.id, view.state), (claimed.tasks[1].id, TaskState::Cancelled));
+    // A sweep frees what has expired and is final.
+    let names = Names::new(&claimed.settings, DAY, 1);
+    assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 1, prolonged_count: 0 });
+    sqlx::query("update task_name set expires_at = clock_timestamp()").execute(&claimed.cluster.sql).await.unwrap();
+    assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 2, prolonged_count: 2 });
+    let known = names.known(&[("orders", "perhaps-sent"), ("orders", "dead"), ("other", "deferred")]).await.unwrap();
+    assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
+}
+
+trait States {
+    fn map_states(&self) -> Vec<Option<TaskState>>;
+}
+
+impl States for Vec<Option<punctual::postgres::names::Known>> {
+    fn map_states(&self) -> Vec<Option<TaskState>> {
+        self.iter().map(|known| known.map(|known| known.state)).collect()
+    }
+}
+
+// --- the race ---
+
+const CLIENTS: usize = 32;
+const NAMES: usize = 100;
+/// How long the race lasts; `PUNCTUAL_TEST_RACE_SECONDS` says otherwise.
+const RACE_SECONDS: i64 = 5;
+
+/// What the clients were told.
+#[derive(Debug, Default)]
+struct Told {
+    accepted: HashMap<Uuid, i64>,
+    replaced_count: usize,
+    put_too_late: usize,
+    cancelled: HashSet<Uuid>,
+    cancel_too_late: HashSet<Uuid>,
+    not_found: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
+    let seconds = std::env::var("PUNCTUAL_TEST_RACE_SECONDS").map_or(RACE_SECONDS, |text| text.parse().unwrap());
+    let cluster = Cluster::start("race").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let told = Arc::new(Mutex::new(Told::default()));
+    let end = now_ms() + seconds * 1000;
+    let clients = (0..CLIENTS).map(|number| {
+        let api = if number % 2 == 0 { first.api().clone() } else { second.api().clone() };
+        tokio::spawn(race(api, topic.clone(), Arc::clone(&told), end))
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    let told = Arc::into_inner(told).unwrap().into_inner().unwrap();
+    cluster.wait_final(told.accepted.len(), DEADLINE).await;
+    let lines = cluster.execlog().await;
+    let finals: HashMap<Uuid, &str> =
+        lines.iter().filter(|line| line.is_final()).map(|line| (line.id, line.state.as_str())).collect();
+    assert_eq!(lines.iter().filter(|line| line.is_final()).count(), finals.len(), "one final line for each task");
+    assert_eq!(finals.keys().collect::<HashSet<_>>(), told.accepted.keys().collect::<HashSet<_>>(), "nobody else's tasks");
+    let cancelled: HashSet<Uuid> = finals.iter().filter(|(_, state)| **state == "cancelled").map(|(id, _)| *id).collect();
+    let published: HashSet<Uuid> = finals.iter().filter(|(_, state)| **state == "published").map(|(id, _)| *id).collect();
+    assert_eq!(cancelled.len() + published.len(), finals.len());
+    let records = consumer.wait_count(published.len(), DEADLINE).await;
+    assert_eq!(records.len(), published.len(), "one record for each");
+    assert_eq!(records.iter().map(|record| record.task_id()).collect::<HashSet<_>>(), published);
+    for record in &records {
+        assert!(record.timestamp >= told.accepted[&record.task_id()], "early: {record:?}");
+    }
+    // What was told is what happened: each replacement took out one task, each cancel as well, and nothing else did.
+    assert!(told.cancelled.is_subset(&cancelled), "said to be cancelled");
+    assert!(told.cancel_too_late.is_subset(&published), "said to be too late");
+    let by_put = cancelled.difference(&told.cancelled).count();
+    eprintln!(
+        "accepted {}, records {}, replaced {}, put too late {}, cancelled {}, cancel too late {}, not found {}",
+        told.accepted.len(),
+        records.len(),
+        told.replaced_count,
+        told.put_too_late,
+        told.cancelled.len(),
+        told.cancel_too_late.len(),
+        told.not_found
+    );
+    assert!(by_put <= told.replaced_count && told.replaced_count <= cancelled.len(), "{by_put} of {}", told.replaced_count);
+    assert_eq!(cluster.count("select count(*) from task_name").await, i64::try_from(NAMES).unwrap());
+    let fewest = usize::try_from(seconds).unwrap() * 5;
+    for count in [records.len(), told.replaced_count, told.put_too_late, told.cancelled.len(), told.cancel_too_late.len()] {
+        assert!(count >= fewest, "too one-sided: {told:?}");
+    }
+}
+
+async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, end: i64) {
+    while now_ms() < end {
+        let name = format!("n{}", rand::random_range(0..NAMES));
+        if rand::random_range(0..4) == 0 {
+            let answer = api.by_name(Method::DELETE, &topic, &name, None).await;
+            let task = answer.json()["task"]["id"].as_str().map(|id| id.parse().unwrap());
+            let mut told = told.lock().unwrap();
+            match answer.verdict().as_str() {
+                "cancelled" => drop(told.cancelled.insert(task.unwrap())),
+                "too_late" => drop(told.cancel_too_late.insert(task.unwrap())),
+                _not_found => told.not_found += 1,
+            }
+        } else {
+            let due_at = now_ms() + rand::random_range(50..500);
+            let answer = api.put(&topic, &name, json!({ "due_at": due_at, "payload_text": "x" })).await;
+            let mut told = told.lock().unwrap();
+            match answer.status {
+                201 | 200 => {
+                    let task = Task::new(answer.json());
+                    told.accepted.insert(task.id, task.due_at);
+                    told.replaced_count += usize::from(answer.status == 200);
+                }
+                409 => told.put_too_late += 1,
+                other => panic!("{other}: {}", answer.text),
+            }
+        }
+    }
+}
