@@ -1,6 +1,7 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
+mod kafka_settings;
 mod startup;
 
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ pub fn problems(settings: &Settings) -> Vec<Problem> {
     if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
         problems.push(problem("--database-url", text));
     }
-    problems.extend(startup::kafka_settings(settings).problems().into_iter().map(|text| problem("--kafka", text)));
+    problems.extend(kafka_settings::of(settings).problems().into_iter().map(|text| problem("--kafka", text)));
     if let Some(endpoints) = &settings.etcd
         && let Err(text) = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)
     {
@@ -72,7 +73,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
-    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry)?;
+    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let service = Service::default();
     let api_metrics = api::Metrics::register(&mut registry);
     let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));
@@ -136,6 +137,7 @@ async fn drain(settings: &Settings, running: &assembly::Running) {
                 tasks = amount.tasks,
                 "the drain timeout has passed; other nodes adopt what is left"
             );
+            running.give_up();
             return;
         }
         clock::sleep(DRAIN_INTERVAL).await;

@@ -4,16 +4,18 @@
 //! since they arrived ([`crate::engine::cluster_clock`] decides); the wall clock of this machine decides nothing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::{Stamp, StampedClock};
 
-/// The monotonic time now.
+/// The monotonic time now. It goes on while the machine is suspended: a node that slept must know that it did.
 pub fn monotonic() -> Monotonic {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    let now = instant();
-    Monotonic::from_start(now.saturating_duration_since(*START.get_or_init(|| now)))
+    static START: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
+    let now = since_boot();
+    Monotonic::from_start(now.saturating_sub(*START.get_or_init(|| now)))
 }
 
 /// This machine's wall clock: for log lines and the metric of its offset, never for a decision.
@@ -29,9 +31,10 @@ pub async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
-fn instant() -> Instant {
-    Instant::now()
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0));
+    Duration::new(seconds, nanos)
 }
 
 /// The cluster's clock as this node knows it: shared by everything that must tell the time.

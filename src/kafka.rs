@@ -9,6 +9,7 @@
 mod contact;
 mod context;
 mod fate;
+mod hooks;
 mod metrics;
 mod producer;
 mod settings;
@@ -16,8 +17,9 @@ mod topics;
 
 pub use contact::Contact;
 pub use fate::{Fate, Reason, Report, SendError};
+pub use hooks::Hooks;
 pub use metrics::Metrics;
-pub use producer::{Hooks, Producer};
+pub use producer::Producer;
 pub use settings::{Mode, Settings};
 pub use topics::{LookUpError, TopicFacts, Topics};
 

@@ -3,6 +3,7 @@
 pub mod adopter;
 pub mod canceller;
 pub mod claimer;
+pub mod desk;
 mod exact_timer;
 pub mod gate;
 pub mod holdings;

@@ -14,6 +14,7 @@ pub mod look_up;
 pub mod names;
 pub mod partitions;
 pub mod pool;
+pub mod recent_topics;
 pub mod replace;
 pub mod retire;
 pub mod schema;

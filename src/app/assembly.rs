@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::startup;
+use tokio::sync::watch;
+
+use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -16,6 +18,7 @@ use crate::engine::topics::{self, Topics};
 use crate::node::adopter::Adopter;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
+use crate::node::desk::Desk;
 use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
 use crate::node::intake::{self, Intake};
@@ -26,8 +29,8 @@ use crate::node::named_store::NamedStore;
 use crate::node::placing::Placing;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::replacer::Replacer;
-use crate::node::service::{Service, desk::Desk};
-use crate::node::settler::{Settler, Undone};
+use crate::node::service::Service;
+use crate::node::settler::{self, Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
 use crate::postgres::adopt::Adoptions;
@@ -35,6 +38,7 @@ use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::claim::Claims;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Names;
+use crate::postgres::recent_topics::recent_topics;
 use crate::postgres::replace::Replaces;
 use crate::postgres::settle::Settles;
 use crate::postgres::submit::Submits;
@@ -57,6 +61,8 @@ const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
 /// A small batch costs more than its tasks: so many are held at most.
 const BATCHES_MAX: usize = 8_192;
+/// A start is not delayed for longer by a Kafka that does not answer.
+const PRELOAD_DEADLINE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
 
 /// What can be made before the servers are there.
@@ -68,7 +74,8 @@ pub struct Parts {
     pub contact: kafka::Contact,
     topics: kafka::Topics,
     kafka_metrics: kafka::Metrics,
-    etcd_metrics: etcd::Metrics,
+    /// None: this node is alone.
+    pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
     keeper_metrics: keeper::Metrics,
     metrics: Metrics,
@@ -80,14 +87,29 @@ pub struct Parts {
 pub struct Running {
     pub membership: Membership,
     pub holdings: Arc<Holdings>,
+    publisher: Arc<Publisher>,
     intake: Intake,
 }
 
 impl Parts {
-    pub fn new(settings: &Settings, node: NodeId, advertise: &str, registry: &mut Registry) -> Result<Self, Failure> {
-        let kafka = startup::kafka_settings(settings);
+    pub fn new(
+        settings: &Settings,
+        node: NodeId,
+        advertise: &str,
+        registry: &mut Registry,
+        tasks: &Tasks,
+    ) -> Result<Self, Failure> {
+        let kafka = kafka_settings::of(settings);
         let kafka_metrics = kafka::Metrics::register(registry);
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
+        let etcd_metrics = etcd::Metrics::register(registry);
+        let etcd = match &settings.etcd {
+            None => None,
+            Some(endpoints) => {
+                let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
+                Some(etcd::start(&etcd, node, tasks, etcd_metrics))
+            }
+        };
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,
@@ -95,7 +117,7 @@ impl Parts {
             kafka,
             topics,
             kafka_metrics,
-            etcd_metrics: etcd::Metrics::register(registry),
+            etcd,
             membership_metrics: membership::Metrics::register(registry),
             keeper_metrics: keeper::Metrics::register(registry),
             metrics: Metrics::register(registry),
@@ -108,6 +130,14 @@ impl Running {
     /// True when nothing waits to be stored, published or settled.
     pub fn is_idle(&self) -> bool {
         self.intake.is_idle() && self.holdings.is_idle()
+    }
+
+    /// Gives up what is left when there is no more time: nothing of it leaves this node any more, and others adopt it.
+    pub fn give_up(&self) {
+        let batches = self.holdings.give_up_all_but(&[], clock::monotonic());
+        if let Err(error) = self.publisher.purge() {
+            tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
+        }
     }
 }
 
@@ -139,6 +169,7 @@ pub async fn start(
     let sweeping = keeper::sweep_names(Arc::clone(&names), interval, parts.keeper_metrics.clone(), tasks.stopping.clone());
     tasks.spawn("free names", sweeping);
     let core = core(settings, &parts, cluster, leaves, tasks)?;
+    preload(&parts, &core).await;
     start_claimers(settings, &parts, cluster, &core, tasks);
     start_settling(settings, &parts, &core, tasks);
     let placing = Placing {
@@ -146,7 +177,6 @@ pub async fn start(
         leaves: Arc::clone(&core.leaves),
         wheel: core.wheel.clone(),
         window: cluster.window,
-        slack: SLACK,
     };
     let intake = start_intake(settings, &parts, &placing, &names, tasks);
     let replacer = Replacer { placing, replaces: Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX) };
@@ -172,7 +202,7 @@ pub async fn start(
         draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
     });
-    Ok(Running { membership: core.membership, holdings: core.holdings, intake })
+    Ok(Running { membership: core.membership, holdings: core.holdings, publisher: core.publisher, intake })
 }
 
 /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
@@ -181,14 +211,30 @@ async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSet
     rules.payload_retention = settings.retention.payloads;
     rules.receipts_retention = settings.retention.receipts;
     let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
-    while let Err(error) = keeper.round().await {
-        tracing::warn!(error = chain(&error), "make partitions; trying again");
+    loop {
+        match keeper.prepare().await {
+            Ok(true) => break,
+            Ok(false) => tracing::info!("another node makes the partitions; waiting for them"),
+            Err(error) => tracing::warn!(error = chain(&error), "make partitions; trying again"),
+        }
         tokio::select! {
             () = clock::sleep(RETRY) => {}
             () = tasks.draining.cancelled() => return,
         }
     }
     keeper::start(tasks, &parts.postgres, keeper);
+}
+
+/// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
+async fn preload(parts: &Parts, core: &Core) {
+    match recent_topics(&parts.postgres).await {
+        Ok(topics) if topics.is_empty() => {}
+        Ok(topics) => {
+            let loaded = core.publisher.preload(topics, PRELOAD_DEADLINE).await;
+            tracing::debug!(loaded, "topics preloaded");
+        }
+        Err(error) => tracing::debug!(error = chain(&error), "preload topics"),
+    }
 }
 
 fn core(
@@ -208,7 +254,7 @@ fn core(
         silence_max: SILENCE_MAX,
         denial_max: settings.kafka.topic_denial_max,
         tasks_max: settings.bounds.topic_in_flight_tasks,
-        bytes_max: settings.bounds.in_flight_bytes / 2,
+        bytes_max: settings.bounds.in_flight_bytes / 4,
     };
     let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
     let progress = Progress::new(settings.claim_loops);
@@ -246,13 +292,6 @@ fn start_membership(
     progress: &Progress,
     tasks: &Tasks,
 ) -> Result<Membership, Failure> {
-    let etcd = match &settings.etcd {
-        None => None,
-        Some(endpoints) => {
-            let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
-            Some(etcd::start(&etcd, parts.node, tasks, parts.etcd_metrics.clone()))
-        }
-    };
     let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
     let broker =
         move || BrokerContact { is_ready: contact.is_held(), has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
@@ -267,7 +306,7 @@ fn start_membership(
     };
     let works_with = membership::Parts {
         postgres: parts.postgres.clone(),
-        etcd,
+        etcd: parts.etcd.clone(),
         clock: Arc::clone(clock),
         progress: progress.clone(),
         broker: Arc::new(broker),
@@ -303,9 +342,11 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
     let settler = Settler {
         settles: Settles::new(&parts.postgres, parts.node, settings.retention.names),
         reports: Arc::clone(&core.publisher.reports),
+        clock: Arc::clone(&core.clock),
         undone: Arc::clone(&undone),
         metrics: parts.metrics.clone(),
         stopping: tasks.stopping.clone(),
+        batches_max: settler::BATCHES_MAX,
     };
     tasks.spawn("settle", settler.run());
     let adopter = Adopter {
@@ -329,7 +370,7 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
         publisher: Arc::clone(&core.publisher),
         topics: parts.topics.clone(),
         silence_max: SILENCE_MAX,
-        standing: core.membership.standing(),
+        clock: Arc::clone(&core.clock),
         stopping: tasks.stopping.clone(),
     };
     tasks.spawn("topics", topic_keeper.run());

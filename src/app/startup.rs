@@ -6,27 +6,13 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
-use crate::kafka;
+use crate::etcd;
 use crate::node::service::{Missing, Service};
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks, chain};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// The producer holds more than the node lets itself have in flight, so that a full queue is rare: a claim may pass the bound by its own size.
-const HEADROOM_TASKS: usize = 20_000;
-
-pub fn kafka_settings(settings: &Settings) -> kafka::Settings {
-    kafka::Settings {
-        bootstrap: settings.kafka.bootstrap.clone(),
-        properties: settings.kafka.properties.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
-        client_id: format!("punctual-{}", settings.node_name),
-        linger: settings.kafka.linger,
-        publish_deadline: settings.kafka.publish_deadline,
-        records_in_flight_max: settings.bounds.in_flight_tasks.saturating_add(HEADROOM_TASKS),
-        bytes_in_flight_max: settings.bounds.in_flight_bytes.saturating_mul(2),
-    }
-}
 
 /// Waits until the database can be used; `None` when the node was told to stop meanwhile.
 ///
@@ -70,12 +56,12 @@ enum Attempt {
 async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| match &error {
-            MigrateError::Postgres(cause) if cause.is_unknown() => Attempt::Away(chain(&error)),
+            MigrateError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
             _ => Attempt::Refused(chain(&error)),
         })?;
     }
     schema::check(&parts.postgres).await.map_err(|error| match &error {
-        CheckError::Postgres(cause) if cause.is_unknown() => Attempt::Away(chain(&error)),
+        CheckError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
         _ => Attempt::Refused(chain(&error)),
     })
 }
@@ -84,6 +70,11 @@ fn missing(parts: &Parts, reason: String) -> Vec<Missing> {
     let mut missing = vec![Missing { what: "postgres", why: reason }];
     if !parts.contact.is_held() {
         missing.push(Missing { what: "kafka", why: parts.contact.trouble() });
+    }
+    if let Some((_, view)) = &parts.etcd
+        && matches!(*view.borrow(), etcd::View::Away { .. })
+    {
+        missing.push(Missing { what: "etcd", why: "it has not answered".to_owned() });
     }
     missing
 }

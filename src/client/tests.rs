@@ -11,6 +11,7 @@ use super::call::{Method, call};
 use super::{args, draft, print};
 use crate::api;
 use crate::node::service::Service;
+use crate::node::service::model::Model;
 use crate::shutdown::Tasks;
 use crate::telemetry::Registry;
 
@@ -34,7 +35,7 @@ async fn node() -> args::Node {
     let address: SocketAddr = listener.local_addr().unwrap();
     let mut registry = Registry::default();
     let metrics = api::Metrics::register(&mut registry);
-    let api = api::Api::new(Service::default(), api::Settings::default(), metrics, Arc::new(registry));
+    let api = api::Api::new(Service::of_model(Arc::new(Model::default())), api::Settings::default(), metrics, Arc::new(registry));
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
     args::Node { url: format!("http://{address}/"), json: false, timeout: 30 }

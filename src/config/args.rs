@@ -205,7 +205,7 @@ pub(super) struct Bounds {
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub in_flight_bytes: String,
     /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to 10000000; at most --in-flight-tasks.
-    #[arg(long, env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "50000")]
+    #[arg(long, env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "25000")]
     pub topic_in_flight_tasks: String,
     /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After. From 1000 to 10000000.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE", value_name = "COUNT", default_value = "20000")]

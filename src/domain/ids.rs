@@ -84,6 +84,16 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
+    /// The same id, or when it is due before `at`, one that is due then: only the time in it changes.
+    #[must_use]
+    pub fn due_at_least(self, at: Timestamp) -> Self {
+        if self.due_at() >= at {
+            return self;
+        }
+        let random = u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
+        Self::new(at.plus(std::time::Duration::from_micros(999)), self.shard(), random)
+    }
+
     /// The shard that the id names. A row's shard always is its id's.
     pub fn shard(self) -> Shard {
         let bits = (self.0.as_u128() >> 64) & SHARD_BITS_MAX;

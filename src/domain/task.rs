@@ -22,13 +22,6 @@ impl NewTask {
         Self { id: TaskId::new(due_at, shard, random.1), name, record }
     }
 
-    /// The same task with another due time (a clamp to now): only the time in its id changes.
-    #[must_use]
-    pub fn due_at(self, due_at: Timestamp) -> Self {
-        let random = u64::try_from(self.id.uuid().as_u128() & u128::from(u64::MAX)).unwrap_or(0);
-        Self { id: TaskId::new(due_at, self.id.shard(), random), ..self }
-    }
-
     /// Bytes that the task takes in memory and in a statement.
     pub fn bytes(&self) -> usize {
         self.record.bytes().saturating_add(self.name.as_ref().map_or(0, |name| name.as_str().len()))

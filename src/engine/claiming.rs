@@ -121,6 +121,10 @@ impl Claiming {
     /// The claim of the front that is due at `now`; `None` when the front is at now + window.
     pub fn next_of_front(&mut self, now: Timestamp) -> Option<Claim> {
         let goal = floor_of(now.plus(self.settings.window));
+        // The clock was set back: what lies between is not due for long, and must not count as claimed.
+        if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
+            self.restart();
+        }
         let front = *self.front.get_or_insert(floor_of(now));
         let front = self.leave_behind(front, now);
         if front >= goal {
@@ -170,6 +174,19 @@ impl Claiming {
         }
     }
 
+    /// The claim had to give way, to somebody's lock for example. What it was to take waits behind the rest.
+    pub fn gave_way(&mut self, claim: &Claim) {
+        match claim.origin {
+            Origin::Front => self.was_too_large(claim),
+            Origin::Strip => {
+                if let Some(mut strip) = self.strips.pop_front() {
+                    strip.step = half(claim.range.width());
+                    self.keep(strip);
+                }
+            }
+        }
+    }
+
     /// The claim failed for the values in it, and took nothing.
     pub fn was_poisoned(&mut self, claim: &Claim) -> Poison {
         if claim.origin == Origin::Strip && claim.range.width() <= 1 {
@@ -184,13 +201,15 @@ impl Claiming {
         Poison::Narrowed
     }
 
-    /// Looks through all that is behind the front, from the oldest leaf on; nothing when a sweep of that scope is under way.
+    /// True while a sweep is under way: the next one has to wait for its end.
+    pub fn is_sweeping(&self) -> bool {
+        self.strips.iter().any(|strip| strip.is_sweep)
+    }
+
+    /// Looks through all that is behind the front, from the oldest leaf on.
     pub fn sweep(&mut self, oldest: Timestamp, now: Timestamp, scope: Scope) {
-        if self.strips.iter().any(|strip| strip.is_sweep && strip.scope == scope) {
-            return;
-        }
         let end = match scope {
-            Scope::Mine => self.front.map_or_else(|| floor_of(now), |front| self.behind(front)),
+            Scope::Mine => self.front.map_or_else(|| floor_of(now), |front| self.behind(front)).min(floor_of(now)),
             Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };

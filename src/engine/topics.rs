@@ -43,7 +43,12 @@ struct Topic {
     bytes: usize,
     /// When a record was last acknowledged, or the first of those that wait was handed over.
     heard_at: Monotonic,
-    denied_since: Option<Monotonic>,
+    /// Since when, and until when, fresh metadata has denied the topic without a break.
+    denied: Option<(Monotonic, Monotonic)>,
+    /// Since when records were refused at once, without an acknowledgement in between.
+    refused_since: Option<Monotonic>,
+    /// It was at its bound, and tasks may have been passed by.
+    was_full: bool,
 }
 
 /// What to do about a topic.
@@ -54,6 +59,8 @@ pub enum Action {
     Parked(TopicName),
     /// It takes records again: sweep for what was left.
     Unparked(TopicName),
+    /// It was at its bound and has room again: sweep for what was passed by.
+    HasRoom(TopicName),
     /// It does not exist, and did not for so long that its tasks are given up on.
     Gone(TopicName),
 }
@@ -81,18 +88,34 @@ impl Topics {
 
     /// Records are held from now on.
     pub fn held(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
-        let entry = self.topics.entry(topic.clone()).or_insert_with(|| Topic {
+        let settings = self.settings;
+        let entry = self.entry(topic, now);
+        if entry.tasks == 0 {
+            entry.heard_at = now;
+            if let State::Probing { since } = &mut entry.state {
+                *since = now;
+            }
+        }
+        entry.tasks = entry.tasks.saturating_add(tasks);
+        entry.bytes = entry.bytes.saturating_add(bytes);
+        entry.was_full |= entry.tasks >= settings.tasks_max || entry.bytes >= settings.bytes_max;
+    }
+
+    /// A record was refused for its topic's sake: the topic, or its partition, does not take any just now.
+    pub fn refused(&mut self, topic: &TopicName, now: Monotonic) {
+        self.entry(topic, now).refused_since.get_or_insert(now);
+    }
+
+    fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut Topic {
+        self.topics.entry(topic.clone()).or_insert_with(|| Topic {
             state: State::Healthy,
             tasks: 0,
             bytes: 0,
             heard_at: now,
-            denied_since: None,
-        });
-        if entry.tasks == 0 {
-            entry.heard_at = now;
-        }
-        entry.tasks = entry.tasks.saturating_add(tasks);
-        entry.bytes = entry.bytes.saturating_add(bytes);
+            denied: None,
+            refused_since: None,
+            was_full: false,
+        })
     }
 
     /// Records are held no longer.
@@ -107,7 +130,8 @@ impl Topics {
     pub fn acknowledged(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         entry.heard_at = now;
-        entry.denied_since = None;
+        entry.denied = None;
+        entry.refused_since = None;
         if entry.state == State::Healthy {
             return None;
         }
@@ -118,20 +142,28 @@ impl Topics {
     /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
     /// has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
-        let silence_max = self.settings.silence_max;
+        let Settings { silence_max, tasks_max, bytes_max, .. } = self.settings;
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
             if !has_contact {
                 topic.heard_at = now;
+                topic.denied = None;
+                topic.refused_since = None;
                 continue;
             }
-            let is_silent = waiting(name) && now.since(topic.heard_at) >= silence_max;
+            if topic.was_full && topic.tasks < tasks_max / 2 && topic.bytes < bytes_max / 2 {
+                topic.was_full = false;
+                actions.push(Action::HasRoom(name.clone()));
+            }
+            let is_refused = topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
+            let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= silence_max);
             match topic.state {
                 State::Healthy if is_silent => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
                     actions.push(Action::Parked(name.clone()));
                 }
-                State::Probing { since } if now.since(since) >= silence_max => {
+                // A probe without a task goes on until there is one.
+                State::Probing { since } if topic.tasks > 0 && now.since(since) >= silence_max => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
                 }
                 State::Parked { probe_at } if probe_at <= now => {
@@ -146,7 +178,7 @@ impl Topics {
             }
         }
         // What is healthy and idle needs no memory: the table is bounded by the topics that are in use or in trouble.
-        self.topics.retain(|_, topic| topic.tasks > 0 || topic.state != State::Healthy);
+        self.topics.retain(|_, topic| topic.tasks > 0 || topic.state != State::Healthy || topic.refused_since.is_some());
         actions
     }
 
@@ -156,13 +188,17 @@ impl Topics {
         match (sight, entry.state) {
             (Sight::Unknown, _) | (_, State::Healthy | State::Probing { .. }) => None,
             (Sight::There, _) => {
-                entry.denied_since = None;
+                entry.denied = None;
+                entry.refused_since = None;
                 entry.heard_at = now;
                 entry.state = State::Probing { since: now };
                 Some(Action::Unparked(topic.clone()))
             }
             (Sight::Denied, _) => {
-                let since = *entry.denied_since.get_or_insert(now);
+                // A denial long after the last one does not prove that the topic was not there in between.
+                let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
+                let since = unbroken.map_or(now, |(since, _)| since);
+                entry.denied = Some((since, now));
                 if now.since(since) < self.settings.denial_max || matches!(entry.state, State::Gone { .. }) {
                     return None;
                 }
@@ -259,13 +295,40 @@ mod tests {
     #[test]
     fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
         let mut topics = silent_topics();
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
-        assert_eq!(topics.looked(&topic(), Sight::Unknown, second(200)), None);
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(309)), None);
+        for n in (10..310).step_by(10) {
+            assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
+        }
         assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
         assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
         assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
         assert!(!topics.is_gone(&topic()));
+    }
+
+    #[test]
+    fn denials_with_a_gap_between_do_not_add_up() {
+        let mut topics = silent_topics();
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), None);
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(410)), None);
+    }
+
+    #[test]
+    fn a_topic_that_refuses_at_once_is_parked_though_nothing_waits() {
+        let mut topics = Topics::new(SETTINGS);
+        topics.refused(&topic(), second(0));
+        assert_eq!(topics.turn(second(4), true, |_| false), []);
+        topics.refused(&topic(), second(4));
+        assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
+    }
+
+    #[test]
+    fn a_probe_without_a_task_goes_on() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+        assert_eq!(topics.turn(second(100), true, |_| false), []);
+        assert!(topics.is_open(&topic()));
     }
 
     #[test]
@@ -284,6 +347,9 @@ mod tests {
         assert!(!topics.is_open(&topic()));
         topics.released(&topic(), 1, 0);
         assert!(topics.is_open(&topic()));
+        assert_eq!(topics.turn(second(1), true, |_| false), [], "not yet half empty");
+        topics.released(&topic(), 90, 0);
+        assert_eq!(topics.turn(second(1), true, |_| false), [Action::HasRoom(topic())]);
         topics.held(&topic(), 0, 990, second(0));
         assert!(!topics.is_open(&topic()), "bytes count as well");
     }

@@ -1,7 +1,8 @@
 //! What librdkafka calls back: delivery reports, errors, and its log.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
@@ -20,6 +21,14 @@ pub(super) struct Context {
     pub(super) contact: Contact,
     pub(super) metrics: Metrics,
     pub(super) said: Mutex<Said>,
+    /// Set when librdkafka has lost track of a partition for good.
+    pub(super) is_stuck: Arc<AtomicBool>,
+}
+
+/// A partition without a leader, in an answer that updates single partitions: librdkafka (2.12 to 2.14 at least) then never learns of its next leader, and
+/// lets all records to it time out (its issue 5430). Its log is the only sign.
+fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
+    facility == "METADATAUPDATE" && line.contains("not found in cache")
 }
 
 impl Context {
@@ -53,6 +62,9 @@ impl ProducerContext for Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        if tells_of_a_lost_leader(facility, line) {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
         // Its notices and infos are what others call debug.
         let is_trouble = matches!(
             level,
@@ -125,6 +137,13 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_about_a_lost_leader_is_known() {
+        let line = "[thrd:main]: Partition orders(IuZS63c/Q0OuoFWS6avLHw)[1]: new leader-1 not found in cache";
+        assert!(tells_of_a_lost_leader("METADATAUPDATE", line));
+        assert!(!tells_of_a_lost_leader("FAIL", line));
+    }
 
     #[test]
     fn one_line_of_a_kind_is_said_per_minute_and_tells_how_many_were_not() {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdkafka::error::RDKafkaErrorCode;
@@ -10,35 +11,16 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig, ThreadedProducer};
 
 use super::context::{Context, Said};
-use super::{Contact, Error, Metrics, Mode, Reason, Report, SendError, Settings};
+use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
 use crate::clock;
-use crate::domain::{BatchTask, Timestamp, TopicName, headers};
+use crate::domain::{BatchTask, TopicName, headers};
 
 /// The header that tells repetitions of a task from each other's: its first id, as text.
 const TASK_ID: &str = "punctual-task-id";
 /// The due time that was asked for, in milliseconds since the epoch, as decimal text.
 const DUE_AT: &str = "punctual-due-at";
 
-/// What a producer calls. Both run on its polling thread, for each record: they must neither block nor panic.
-pub struct Hooks {
-    pub on_report: Box<dyn Fn(Report) + Send + Sync>,
-    /// The cluster's time: when an acknowledgement came.
-    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
-}
-
-impl Hooks {
-    pub fn new(on_report: impl Fn(Report) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self { on_report: Box::new(on_report), now: Box::new(now) }
-    }
-}
-
-impl fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hooks")
-    }
-}
-
-/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`Report`], at the latest soon after the publish deadline, also when
+/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`super::Report`], at the latest soon after the publish deadline, also when
 /// the producer is purged or dropped.
 ///
 /// Dropping it blocks for up to a second, and the last reports then come on the dropping thread: see [`Self::close`].
@@ -46,6 +28,7 @@ impl fmt::Debug for Hooks {
 pub struct Producer {
     inner: ThreadedProducer<Context>,
     metrics: Metrics,
+    is_stuck: Arc<AtomicBool>,
 }
 
 impl Producer {
@@ -58,12 +41,14 @@ impl Producer {
         if !problems.is_empty() {
             return Err(Error::Settings(problems));
         }
-        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said: Mutex::new(Said::default()) };
+        let is_stuck = Arc::new(AtomicBool::new(false));
+        let said = Mutex::new(Said::default());
+        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, is_stuck: Arc::clone(&is_stuck) };
         let inner = settings
             .producer_config(mode)
             .create_with_context(context)
             .map_err(|source| Error::Create { what: "Kafka producer", source })?;
-        Ok(Self { inner, metrics })
+        Ok(Self { inner, metrics, is_stuck })
     }
 
     /// Hands `task`'s record over for publishing to `topic`; never blocks. `ticket` comes back with the report.
@@ -130,6 +115,16 @@ impl Producer {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
+    /// Gives up the records that no request has taken up yet; never blocks. Those that a request has are left to be acknowledged.
+    pub fn purge_queue(&self) {
+        self.inner.purge(PurgeConfig::default().queue().non_blocking());
+    }
+
+    /// True once some partition gets no records any more from this producer, however well it is: another one must be made.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
     /// Why this producer is finished: nothing can be sent with it any more, and another one must be made.
     pub fn fatal(&self) -> Option<String> {
         self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
@@ -182,7 +177,7 @@ mod tests {
     use rdkafka::message::Headers as _;
 
     use super::*;
-    use crate::domain::{Shard, TaskId};
+    use crate::domain::{Shard, TaskId, Timestamp};
 
     #[test]
     fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {

@@ -5,61 +5,31 @@
 //! queue, since librdkafka's blocks; callers that ask about the same topic at once share one question.
 
 mod cache;
+mod known;
 mod prober;
+mod question;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use self::cache::{Cache, Found};
+use self::cache::Found;
+use self::known::Known;
 use self::prober::Prober;
+use self::question::Answer;
 use super::{Contact, Error, Metrics, Settings};
 use crate::clock;
-use crate::domain::{Monotonic, TopicName};
+use crate::domain::TopicName;
 
-/// What is known of a topic.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TopicFacts {
-    pub partitions: i32,
-    /// The topic's `max.message.bytes`; Kafka's default where we may not read it.
-    pub record_bytes_max: usize,
-}
-
-/// Why nothing is known of a topic.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum LookUpError {
-    #[error("Kafka has no such topic")]
-    Unknown,
-    #[error("not allowed to see the topic: {reason}")]
-    Denied { reason: String },
-    #[error("Kafka did not say whether there is such a topic: {reason}")]
-    Unavailable { reason: String },
-    #[error("too many topics are being looked up")]
-    Busy,
-}
-
-type Answer = Result<TopicFacts, LookUpError>;
+pub(super) use self::question::Request;
+pub use self::question::{LookUpError, TopicFacts};
 
 /// From the question to the answer, the wait in the queue included.
 const LOOK_UP_DEADLINE: Duration = Duration::from_secs(3);
 /// Questions that may wait for the thread. More would not be answered within the deadline.
 const QUEUE_MAX: usize = 512;
-
-/// What the thread is asked to do.
-#[derive(Debug)]
-pub(super) enum Request {
-    LookUp {
-        topic: TopicName,
-        until: Monotonic,
-        answer: watch::Sender<Option<Answer>>,
-    },
-    /// Look at the flags.
-    Wake,
-}
 
 /// Cheap to clone. The thread ends soon after the last clone is dropped.
 #[derive(Clone, Debug)]
@@ -70,15 +40,6 @@ pub struct Topics {
     metrics: Metrics,
 }
 
-/// What callers and the thread share.
-#[derive(Debug)]
-struct Known {
-    cache: RwLock<Cache>,
-    /// Questions under way.
-    pending: Mutex<HashMap<TopicName, watch::Receiver<Option<Answer>>>>,
-    is_stopping: AtomicBool,
-}
-
 #[derive(Debug)]
 struct Handle {
     known: Arc<Known>,
@@ -87,7 +48,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.known.is_stopping.store(true, Ordering::Relaxed);
+        self.known.stop();
         // When the queue is full the thread is busy, and looks at the flag after its next answer.
         let woken = self.requests.try_send(Request::Wake);
         tracing::trace!(?woken, "topics are no longer looked up");
@@ -106,11 +67,7 @@ impl Topics {
         }
         let (requests, receiver) = sync_channel(QUEUE_MAX);
         let contact = Contact::new(requests.clone(), metrics.clone());
-        let known = Arc::new(Known {
-            cache: RwLock::new(Cache::default()),
-            pending: Mutex::new(HashMap::new()),
-            is_stopping: AtomicBool::new(false),
-        });
+        let known = Arc::new(Known::default());
         Prober::start(settings, receiver, Arc::clone(&known), contact.clone(), metrics.clone())?;
         let handle = Arc::new(Handle { known: Arc::clone(&known), requests });
         Ok(Self { known, handle, contact, metrics })
@@ -161,8 +118,7 @@ impl Topics {
 
     /// The answer that the cache gives, if it does.
     fn recall(&self, topic: &TopicName) -> Option<Answer> {
-        let found = self.known.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())?;
-        match found {
+        match self.known.find(topic)? {
             Found::Fresh(answer) => Some(answer),
             Found::Stale { facts, is_due } => {
                 if is_due && !self.contact.is_lost() {
@@ -177,8 +133,7 @@ impl Topics {
     }
 
     fn remembered(&self, topic: &TopicName) -> Option<TopicFacts> {
-        let found = self.known.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())?;
-        match found {
+        match self.known.find(topic)? {
             Found::Fresh(answer) => answer.ok(),
             Found::Stale { facts, .. } | Found::Old(facts) => Some(facts),
         }
@@ -204,20 +159,5 @@ impl Topics {
             }
             Err(TrySendError::Disconnected(_)) => Err(LookUpError::Unavailable { reason: "the node is stopping".to_owned() }),
         }
-    }
-}
-
-impl Known {
-    /// Keeps what Kafka said, or that it said nothing, and tells who waits.
-    fn settle(&self, topic: &TopicName, answer: Answer, sender: &watch::Sender<Option<Answer>>) {
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        cache.keep(topic, &answer, clock::monotonic());
-        drop(cache);
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
-        sender.send_replace(Some(answer));
-    }
-
-    fn topic_count(&self) -> usize {
-        self.cache.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

@@ -15,19 +15,21 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
-use super::holdings::Holdings;
+use super::holdings::{Holdings, Past};
 use super::membership::Standing;
 use super::metrics::Metrics;
 use super::publisher::Publisher;
 use super::settler::Undone;
 use super::wheel::Entrance;
 use crate::clock;
-use crate::domain::BatchId;
+use crate::domain::{BatchId, Monotonic};
 use crate::postgres::Error;
 use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
 use crate::shutdown::{Failure, chain};
 
 const INTERVAL: Duration = Duration::from_secs(1);
+/// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
+const RETRY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub struct Adopter {
@@ -62,10 +64,12 @@ impl Adopter {
             }
             match self.turn().await {
                 Ok(()) => is_failing = false,
-                Err(error) if is_failing => tracing::debug!(error = chain(&error), "look after batches"),
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
+                    if !is_failing {
+                        tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
+                    }
                     is_failing = true;
+                    clock::sleep(RETRY).await;
                 }
             }
         }
@@ -74,12 +78,19 @@ impl Adopter {
     async fn turn(&mut self) -> Result<(), Error> {
         self.free_all().await?;
         let doubt = self.gate.doubt();
+        // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
+        // such a crash undid is in the answer to a question that is asked after the heartbeat.
+        let durable_until = self.standing.borrow().heartbeat_sent_at;
         let asked_at = clock::monotonic();
         let own = self.adoptions.own_unsettled().await?;
         if let Some(doubt) = doubt {
-            self.clear_up(&own, doubt);
+            self.clear_up(&own, asked_at, doubt);
         }
         let comparison = self.holdings.compare(&own, asked_at);
+        if let Some(durable_until) = durable_until {
+            let undone: HashSet<BatchId> = comparison.undone.iter().map(|settlement| settlement.batch).collect();
+            self.holdings.durable_until(durable_until, &undone);
+        }
         for settlement in comparison.undone {
             tracing::warn!(batch = %settlement.batch, "a settle was undone; it is repeated");
             self.undone.put(settlement);
@@ -108,13 +119,19 @@ impl Adopter {
     }
 
     /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
-    fn clear_up(&self, own: &[BatchId], doubt: u64) {
-        let lost = self.holdings.give_up_all_but(own);
+    fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
+        let lost = self.holdings.give_up_all_but(own, asked_at);
         if !lost.is_empty() {
             tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
-            self.publisher.purge();
+            self.purge();
         }
         self.gate.clear(doubt);
+    }
+
+    fn purge(&self) {
+        if let Err(error) = self.publisher.purge() {
+            tracing::error!(error = chain(&error), "the producer could not be emptied; what it has may be published twice");
+        }
     }
 
     /// No broker answers this node while others have contact: they are to publish what it holds.
@@ -122,9 +139,12 @@ impl Adopter {
         if !self.standing.borrow().is_cut_off {
             return Ok(());
         }
-        self.to_free.extend(self.holdings.give_up_all_but(&[]));
+        let given_up = self.holdings.give_up_all_but(&[], clock::monotonic());
+        if !given_up.is_empty() {
+            self.purge();
+        }
+        self.to_free.extend(given_up);
         if !self.to_free.is_empty() {
-            self.publisher.purge();
             let freed = self.adoptions.free(&self.to_free).await?;
             tracing::warn!(batches = freed.len(), "freed for other nodes to publish");
             self.to_free.clear();
@@ -140,17 +160,22 @@ impl Adopter {
             }
             match self.adoptions.load(batch).await {
                 Ok(Some(loaded)) => {
-                    let held = self.holdings.hold(loaded, clock::monotonic());
+                    let held = self.holdings.hold(loaded, Past::MaybeSent, clock::monotonic());
                     if !self.wheel.put(held).await {
                         tracing::warn!("the wheel has ended; an adopted batch is left for others");
                     }
                 }
                 // Settled or adopted meanwhile, or its payload is out of sight for a moment: the next check tells.
                 Ok(None) => self.holdings.forget(batch),
-                Err(error) => {
+                Err(error) if error.is_away() => {
                     self.holdings.forget(batch);
                     self.to_load.push(batch);
                     return Err(error);
+                }
+                // One batch that cannot be read must not keep the others. It stays this node's and unsettled: the check finds it again.
+                Err(error) => {
+                    self.holdings.forget(batch);
+                    tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");
                 }
             }
         }

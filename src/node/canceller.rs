@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::Metrics;
+use super::metrics::{Metrics, Waiting};
 use super::service::Trouble;
 use crate::domain::TaskId;
 use crate::postgres::Error;
@@ -44,10 +44,9 @@ impl Canceller {
             mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel-queue" },
             mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
         })?;
-        self.metrics.cancel_queue.inc();
-        let answer = answered.await;
-        self.metrics.cancel_queue.dec();
-        answer
+        let _waiting = Waiting::new(&self.metrics.cancel_queue, 1);
+        answered
+            .await
             .unwrap_or_else(|_ended| Err(Trouble::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::gate::Gate;
-use super::holdings::Holdings;
+use super::holdings::{Holdings, Past};
 use super::keeper::Leaves;
 use super::mailbox::Mailbox;
 use super::membership::{Progress, Standing};
@@ -39,8 +39,8 @@ pub struct Shared {
     pub gate: Arc<Gate>,
     pub leaves: Arc<Leaves>,
     pub metrics: Metrics,
-    /// Look again now: something was inserted that is due soon.
-    pub nudge: Notify,
+    /// Look again now: something was inserted that is due soon. A count, so that no loop misses it.
+    nudge: watch::Sender<u64>,
     /// Ids that this node inserted behind the front.
     pub late: Mailbox<IdRange>,
     /// A topic takes records again: look for what was left. A count, so that each loop sees each change.
@@ -74,6 +74,8 @@ pub struct Claimer {
     mine: Vec<i16>,
     all: Vec<i16>,
     swept_at: Option<Monotonic>,
+    /// The last turn of the front found nothing: look before the next claim.
+    is_idle: bool,
     retry: Duration,
 }
 
@@ -109,7 +111,7 @@ impl Shared {
             gate,
             leaves,
             metrics,
-            nudge: Notify::new(),
+            nudge: watch::Sender::new(0),
             late: Mailbox::default(),
             sweep,
             quarantine: Mutex::default(),
@@ -122,7 +124,7 @@ impl Shared {
 
     /// Wakes all loops: something is due soon.
     pub fn nudge(&self) {
-        self.nudge.notify_waiters();
+        self.nudge.send_modify(|count| *count += 1);
     }
 }
 
@@ -142,6 +144,7 @@ impl Claimer {
             mine: Vec::new(),
             all,
             swept_at: None,
+            is_idle: false,
             retry: RETRY_MIN,
             shared,
         }
@@ -149,7 +152,7 @@ impl Claimer {
 
     /// Claims until the node drains.
     pub async fn run(mut self) -> Result<(), Failure> {
-        let mut sweeps = self.shared.sweep.subscribe();
+        let (mut sweeps, mut nudges) = (self.shared.sweep.subscribe(), self.shared.nudge.subscribe());
         let mut wait = self.pace.tick;
         loop {
             tokio::select! {
@@ -157,7 +160,7 @@ impl Claimer {
                     self.progress.end(self.index);
                     return Ok(());
                 }
-                () = self.shared.nudge.notified(), if !wait.is_zero() => {}
+                changed = nudges.changed() => changed?,
                 changed = sweeps.changed() => {
                     changed?;
                     self.swept_at = None;
@@ -216,6 +219,7 @@ impl Claimer {
             let Some(claim) = self.claiming.next_of_front(now) else { break };
             got += self.claim(Source::Task, &claim, now).await?;
         }
+        self.is_idle = got == 0;
         self.plan_sweep(now).await?;
         let is_busy = self.claim_aside(now).await?;
         Ok(match (is_busy, got) {
@@ -232,12 +236,14 @@ impl Claimer {
             if !self.shared.holdings.has_room_behind_the_front() {
                 return Ok(false);
             }
-            if let Some(claim) = self.claiming.next_of_strips() {
-                self.claim(Source::Task, &claim, now).await?;
-            } else if let Some(claim) = self.far.next_of_strips() {
-                self.claim(Source::Far, &claim, now).await?;
-            } else {
+            let (near, far) = (self.claiming.next_of_strips(), self.far.next_of_strips());
+            if near.is_none() && far.is_none() {
                 return Ok(false);
+            }
+            for (source, claim) in [(Source::Task, near), (Source::Far, far)] {
+                if let Some(claim) = claim {
+                    self.claim(source, &claim, now).await?;
+                }
             }
         }
         Ok(true)
@@ -252,7 +258,8 @@ impl Claimer {
         }
         self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));
         let is_due = self.swept_at.is_none_or(|at| clock::monotonic().since(at) >= SWEEP_INTERVAL);
-        if !is_due {
+        // What is asked for while a sweep runs comes when it has ended: it may have passed by already what is to be found.
+        if !is_due || self.claiming.is_sweeping() {
             return Ok(());
         }
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
@@ -302,9 +309,16 @@ impl Claimer {
             left_out: &left_out,
             quarantined: &quarantined,
         };
+        let may_be_idle = std::mem::take(&mut self.is_idle);
+        if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
+            self.claiming.took(claim, 0);
+            return Ok(0);
+        }
         self.shared.holdings.ask_for(batch);
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
+        // A slow disk is no wedged loop.
+        self.progress.tick(self.index);
         let claimed = match answer {
             Ok((claimed, stamp)) => {
                 self.shared.clock.take_in(stamp, began_at);
@@ -344,7 +358,7 @@ impl Claimer {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
             self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
         }
-        let held = self.shared.holdings.hold(batch, clock::monotonic());
+        let held = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
         }
@@ -352,6 +366,12 @@ impl Claimer {
 
     /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again.
     async fn failed(&mut self, source: Source, claim: &Claim, error: Error) -> Result<u64, Error> {
+        if matches!(error, Error::GaveWay { .. }) {
+            tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
+            self.shared.metrics.claim_failures.inc();
+            self.claiming_of(source).gave_way(claim);
+            return Ok(0);
+        }
         if !error.is_of_the_data() {
             return Err(error);
         }

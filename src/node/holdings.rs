@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::domain::{Batch, BatchId, Monotonic, Outcome, TopicName};
+use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::topics::{Action, Topics};
 use crate::postgres::settle::Settlement;
 
@@ -54,6 +54,15 @@ struct Progress {
     is_given_up: bool,
 }
 
+/// What is known of a batch when it is taken in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Past {
+    /// It was claimed just now, by this node.
+    Fresh,
+    /// It was loaded: whoever had it before may have published any of it.
+    MaybeSent,
+}
+
 /// What taking note of an outcome has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Noted {
@@ -65,11 +74,11 @@ pub enum Noted {
 }
 
 impl Held {
-    fn new(batch: Batch, slot: u32, held_at: Monotonic) -> Self {
+    fn new(batch: Batch, slot: u32, past: Past, held_at: Monotonic) -> Self {
         let progress = Progress {
             outcomes: vec![None; batch.len()],
             left: batch.len(),
-            maybe_sent: vec![false; batch.len()],
+            maybe_sent: vec![past == Past::MaybeSent; batch.len()],
             heard_at: vec![None; batch.topics().len()],
             is_given_up: false,
         };
@@ -129,11 +138,18 @@ impl Held {
         self.lock().outcomes[index].is_some()
     }
 
+    /// A follow-up that would be due before `now` is due at `now`: its leaf may be gone otherwise, when Postgres was away for long.
+    ///
     /// # Panics
     /// Before all outcomes are known.
-    pub fn settlement(&self) -> Settlement {
-        let progress = self.lock();
+    pub fn settlement(&self, now: Timestamp) -> Settlement {
+        let mut progress = self.lock();
         assert!(progress.left == 0, "a batch is settled when each of its tasks has an outcome");
+        for outcome in progress.outcomes.iter_mut().flatten() {
+            if let Outcome::Deferred { next, .. } = outcome {
+                *next = next.due_at_least(now);
+            }
+        }
         let outcomes: Vec<Outcome> = progress.outcomes.iter().flatten().cloned().collect();
         Settlement::new(&self.batch, &outcomes)
     }
@@ -200,7 +216,9 @@ impl Holdings {
     }
 
     /// Takes a batch in.
-    pub fn hold(&self, batch: Batch, now: Monotonic) -> Arc<Held> {
+    ///
+    /// `past` says whether another owner may have published some of it.
+    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Arc<Held> {
         self.count_topics(&batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
         let mut state = self.lock();
         state.books.insert(batch.id, Entry::Held);
@@ -211,7 +229,7 @@ impl Holdings {
             state.slots.push(None);
             u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let held = Arc::new(Held::new(batch, slot, now));
+        let held = Arc::new(Held::new(batch, slot, past, now));
         state.slots[place(slot)] = Some(Arc::clone(&held));
         held
     }
@@ -230,9 +248,13 @@ impl Holdings {
         self.release(held, None);
     }
 
-    /// Settles that were answered before `asked_at` are durable: a statement with synchronous commit that was asked for then has been answered.
-    pub fn durable_until(&self, asked_at: Monotonic) {
-        self.lock().books.retain(|_, entry| !matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < asked_at));
+    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`
+    /// since. They are forgotten.
+    pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
+        self.lock().books.retain(|batch, entry| {
+            let is_durable = matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < sent_at);
+            !is_durable || undone.contains(batch)
+        });
     }
 
     /// A settle was done again.
@@ -258,11 +280,12 @@ impl Holdings {
         comparison
     }
 
-    /// Gives up what is held, incomplete, and not among `own`; answers which batches that were.
-    pub fn give_up_all_but(&self, own: &[BatchId]) -> Vec<BatchId> {
+    /// Gives up what is held, incomplete, and not among `own`, which was asked for at `asked_at`: what was claimed since cannot be in it. Answers which
+    /// batches that were.
+    pub fn give_up_all_but(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
-        let lost = held.into_iter().filter(|held| !own.contains(&held.batch.id) && held.give_up());
+        let lost = held.into_iter().filter(|held| held.held_at < asked_at && !own.contains(&held.batch.id) && held.give_up());
         lost.map(|held| held.batch.id).collect()
     }
 
@@ -272,14 +295,18 @@ impl Holdings {
         state.amount == Amount::default() && !state.books.values().any(|entry| matches!(entry, Entry::Asked))
     }
 
-    /// Topics of which a record has been held for longer than `age` without an outcome.
-    pub fn silent_topics(&self, now: Monotonic, age: Duration) -> HashSet<TopicName> {
+    /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
         let old: Vec<Arc<Held>> =
             self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect();
         let mut silent = HashSet::new();
         for held in old {
             let progress = held.lock();
-            let without = progress.outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_none());
+            let without = progress
+                .outcomes
+                .iter()
+                .enumerate()
+                .filter(|(index, outcome)| outcome.is_none() && held.batch.due_at(*index) < due_before);
             let topics: HashSet<u16> = without.map(|(index, _)| held.batch.topic_index(index)).collect();
             silent.extend(topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()));
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::metrics::Waiting;
 use super::named_store::NamedStore;
 use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
@@ -39,8 +40,10 @@ struct Request {
     bytes: usize,
     answer: Answer,
     /// Room in the queue; given back when the request has been answered.
-    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    room: Room,
 }
+
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Where tasks enter.
 #[derive(Clone, Debug)]
@@ -103,15 +106,13 @@ impl Intake {
             return all(Refusal::Busy { bound: "submit-queue" });
         };
         let (answer, answered) = oneshot::channel();
-        let request = Request { tasks, bytes, answer, _room: (task_room, byte_room) };
+        let request = Request { tasks, bytes, answer, room: (task_room, byte_room) };
         if lane.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
-        self.metrics.submit_queue_tasks.inc_by(as_i64(count));
-        self.metrics.submit_queue_bytes.inc_by(as_i64(bytes));
+        let _tasks = Waiting::new(&self.metrics.submit_queue_tasks, count);
+        let _bytes = Waiting::new(&self.metrics.submit_queue_bytes, bytes);
         let results = answered.await;
-        self.metrics.submit_queue_tasks.dec_by(as_i64(count));
-        self.metrics.submit_queue_bytes.dec_by(as_i64(bytes));
         // The lane answers every request, unless it ends in the middle of it.
         results.unwrap_or_else(|_ended| all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() }))
     }
@@ -192,7 +193,8 @@ impl Lane {
             };
             let (requests, tasks) = self.gather(first);
             let mut results = self.store(tasks).await.into_iter();
-            for (count, answer) in requests {
+            // The room is given back only now: what is being stored counts as waiting.
+            for (count, answer, _room) in requests {
                 let own: Vec<_> = results.by_ref().take(count).collect();
                 if answer.send(own).is_err() {
                     tracing::debug!("the submitter did not wait for its answer");
@@ -202,9 +204,9 @@ impl Lane {
     }
 
     /// All that is queued, up to the bounds of a group.
-    fn gather(&mut self, first: Request) -> (Vec<(usize, Answer)>, Vec<NewTask>) {
+    fn gather(&mut self, first: Request) -> (Vec<(usize, Answer, Room)>, Vec<NewTask>) {
         let mut bytes = first.bytes;
-        let mut requests = vec![(first.tasks.len(), first.answer)];
+        let mut requests = vec![(first.tasks.len(), first.answer, first.room)];
         let mut tasks = first.tasks;
         while tasks.len() < TASKS_MAX {
             let Ok(request) = self.receiver.try_recv() else { break };
@@ -213,7 +215,7 @@ impl Lane {
                 break;
             }
             bytes += request.bytes;
-            requests.push((request.tasks.len(), request.answer));
+            requests.push((request.tasks.len(), request.answer, request.room));
             tasks.extend(request.tasks);
         }
         (requests, tasks)
@@ -316,8 +318,4 @@ impl PlainStore {
         }
         Ok(states)
     }
-}
-
-fn as_i64(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

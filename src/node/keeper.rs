@@ -175,17 +175,32 @@ impl Keeper {
         }
     }
 
-    /// One round: a node does one before it claims or inserts anything.
+    /// One round: what is to come is made, and far tasks are moved.
     pub async fn round(&mut self) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        for parent in Parent::ALL {
-            // What cannot be made for one table must not keep the others.
-            outcome = outcome.and(self.make_ahead(parent).await);
-        }
-        outcome.and(self.move_far().await)
+        let made = self.make_all().await;
+        made?;
+        self.move_far().await
     }
 
-    async fn make_ahead(&mut self, parent: Parent) -> Result<(), Error> {
+    /// Makes partitions; true when those of this moment are there for all tables. Before that a node may neither claim nor insert: it would be refused.
+    pub async fn prepare(&mut self) -> Result<bool, Error> {
+        self.make_all().await
+    }
+
+    async fn make_all(&mut self) -> Result<bool, Error> {
+        let mut outcome = Ok(true);
+        for parent in Parent::ALL {
+            // What cannot be made for one table must not keep the others.
+            outcome = match (outcome, self.make_ahead(parent).await) {
+                (Ok(all), Ok(this)) => Ok(all && this),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        outcome
+    }
+
+    /// True when what is due now has a partition.
+    async fn make_ahead(&mut self, parent: Parent) -> Result<bool, Error> {
         let (census, now) = partitions::take_census(&mut self.connection, parent).await?;
         let missing = self.rules.missing(parent, &census.attached, now);
         let made = self.make(&missing).await;
@@ -194,7 +209,8 @@ impl Keeper {
             false => partitions::take_census(&mut self.connection, parent).await?,
         };
         self.report(parent, &census, now);
-        made
+        made?;
+        Ok(self.rules.end_of_run(parent, &census.attached, now) > now)
     }
 
     async fn make(&mut self, missing: &[Partition]) -> Result<(), Error> {

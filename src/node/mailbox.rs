@@ -23,6 +23,15 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
+    /// Puts a letter in unless `count_max` are there.
+    pub fn put_unless_full(&self, letter: T, count_max: usize) {
+        let mut letters = self.lock();
+        if letters.len() < count_max {
+            letters.push(letter);
+            self.arrived.notify_one();
+        }
+    }
+
     /// All that is there; maybe nothing.
     pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.lock())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claimer;
+use super::holdings::Past;
 use super::keeper::Leaves;
 use super::service::Refusal;
 use super::wheel::Entrance;
@@ -11,6 +12,9 @@ use crate::clock;
 use crate::domain::{Batch, IdRange, NewTask, Timestamp};
 use crate::postgres::Error;
 use crate::shutdown::chain;
+
+/// Ranges of ids behind the front that wait to be claimed.
+const LATE_MAX: usize = 64;
 
 /// Where a new task goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +34,6 @@ pub struct Placing {
     pub leaves: Arc<Leaves>,
     pub wheel: Entrance,
     pub window: Duration,
-    pub slack: Duration,
 }
 
 /// What decides about the tasks of one group.
@@ -79,7 +82,7 @@ impl Placing {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         self.shared.metrics.claimed.inc_by(count);
         self.shared.metrics.claimed_on_insert.inc_by(count);
-        let held = self.shared.holdings.hold(batch, clock::monotonic());
+        let held = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
         }
@@ -89,10 +92,9 @@ impl Placing {
     pub fn look_after(&self, near: Option<(Timestamp, IdRange)>) {
         let (Some((due_at, ids)), Some(now)) = (near, self.shared.clock.now()) else { return };
         let front = now.plus(self.window);
-        if due_at < front.minus(self.slack / 2) {
-            self.shared.late.put(ids);
-            self.shared.nudge();
-        } else if due_at <= front {
+        if due_at <= front {
+            // What does not fit in is found by the sweep.
+            self.shared.late.put_unless_full(ids, LATE_MAX);
             self.shared.nudge();
         }
     }
@@ -101,7 +103,7 @@ impl Placing {
 /// What is overdue is due now: a leaf of the past may be retired already.
 pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
     for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
-        *task = task.clone().due_at(now);
+        task.id = task.id.due_at_least(now.floor_millis());
     }
 }
 
@@ -120,6 +122,6 @@ pub fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Unavailable { .. } => Refusal::Unknown { reason },
         Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
+        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }
 }

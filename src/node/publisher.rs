@@ -5,12 +5,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use super::holdings::{Held, Holdings, Noted};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Outcome, Receipt, TaskId};
+use crate::domain::{Outcome, Receipt, TaskId, TopicName};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
 
@@ -29,7 +30,10 @@ pub struct Reports {
     pub holdings: Arc<Holdings>,
     clock: Arc<ClusterClock>,
     metrics: Metrics,
-    /// Tasks whose record is to be handed over once more.
+    /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not at once, for a producer that has no leader for the
+    /// topic refuses it at once.
+    later: Mailbox<(Arc<Held>, u32)>,
+    /// Tasks whose record is to be handed over once more now.
     pub again: Mailbox<(Arc<Held>, u32)>,
     /// Tasks whose record is to be handed over alone: its batch was refused.
     alone: Mailbox<(Arc<Held>, u32)>,
@@ -39,10 +43,24 @@ pub struct Reports {
     pub topic_actions: Mailbox<Action>,
     /// True while no broker can be reached: no topic is to blame, and nothing is deferred.
     is_cut_off: AtomicBool,
-    /// True while the producer is being emptied: what comes out of it is handed over again.
-    is_purging: AtomicBool,
     /// How many topics are given up on; mostly none.
     gone_count: AtomicUsize,
+}
+
+/// A producer, and whether it was replaced: what fails in it then is handed over again, to its successor.
+#[derive(Debug)]
+struct Line {
+    producer: Producer,
+    is_retired: Arc<AtomicBool>,
+}
+
+/// What is to become of the records that a producer has when it is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Retire {
+    /// It cannot be relied on: take back all of them.
+    All,
+    /// Take back those that no request has taken up yet.
+    Queue,
 }
 
 /// The way out for records.
@@ -51,9 +69,11 @@ pub struct Publisher {
     settings: kafka::Settings,
     kafka_metrics: kafka::Metrics,
     contact: Contact,
-    together: RwLock<Arc<Producer>>,
+    together: RwLock<Arc<Line>>,
     /// Made when the first batch is refused.
-    alone: Mutex<Option<Arc<Producer>>>,
+    alone: Mutex<Option<Arc<Line>>>,
+    /// Replaced, and not yet closed.
+    retired: Mutex<Vec<Arc<Line>>>,
     may_publish: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -69,18 +89,25 @@ impl Reports {
             holdings,
             clock,
             metrics,
+            later: Mailbox::default(),
             again: Mailbox::default(),
             alone: Mailbox::default(),
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
             is_cut_off: AtomicBool::new(false),
-            is_purging: AtomicBool::new(false),
             gone_count: AtomicUsize::new(0),
         }
     }
 
+    /// Hands over again what failed for no fault of its topic.
+    pub fn try_again(&self) {
+        for letter in self.later.take() {
+            self.again.put(letter);
+        }
+    }
+
     /// Takes in the report of a record. Never blocks.
-    fn take_in(&self, report: Report) {
+    fn take_in(&self, report: Report, is_retired: bool) {
         let (slot, index) = ticket_parts(report.ticket);
         let Some(held) = self.holdings.in_slot(slot) else {
             // Only a batch without anything to come leaves its slot.
@@ -89,7 +116,7 @@ impl Reports {
         };
         match report.fate {
             Fate::Acknowledged(receipt) => self.acknowledged(&held, index, receipt),
-            fate => self.failed(held, index, fate),
+            fate => self.failed(held, index, fate, is_retired),
         }
     }
 
@@ -106,7 +133,7 @@ impl Reports {
         self.note(held, place, Outcome::Published(receipt));
     }
 
-    fn failed(&self, held: Arc<Held>, index: u32, fate: Fate) {
+    fn failed(&self, held: Arc<Held>, index: u32, fate: Fate, is_retired: bool) {
         let place = place(index);
         let maybe_sent = held.note_maybe_sent(place, fate.maybe_sent());
         let is_gone = || self.gone_count.load(Ordering::Relaxed) > 0 && self.holdings.topics().is_gone(held.topic_of(place));
@@ -114,11 +141,12 @@ impl Reports {
             _ if held.is_given_up() => self.note(&held, place, self.deferred(&held, place, maybe_sent)),
             Fate::BatchRefused(_) => self.alone.put((held, index)),
             Fate::RefusedForGood(reason) => self.dead(&held, place, &reason.to_string()),
-            _ if self.is_purging.load(Ordering::Relaxed) || self.is_cut_off.load(Ordering::Relaxed) => {
-                self.again.put((held, index))
-            }
+            _ if is_retired || self.is_cut_off.load(Ordering::Relaxed) => self.later.put((held, index)),
             Fate::Unavailable { .. } if is_gone() => self.dead(&held, place, "the topic does not exist"),
             Fate::Unavailable { .. } | Fate::NotSent(_) | Fate::Unknown(_) | Fate::Acknowledged(_) => {
+                if matches!(fate, Fate::Unavailable { .. }) {
+                    self.holdings.topics().refused(held.topic_of(place), clock::monotonic());
+                }
                 self.metrics.deferred.inc();
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
             }
@@ -161,9 +189,10 @@ impl Publisher {
         contact: Contact,
         may_publish: Box<dyn Fn() -> bool + Send + Sync>,
     ) -> Result<Self, kafka::Error> {
-        let made = producer(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
+        let made = line(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
         let together = RwLock::new(Arc::new(made));
-        Ok(Self { reports, settings, kafka_metrics, contact, together, alone: Mutex::new(None), may_publish })
+        let (alone, retired) = (Mutex::new(None), Mutex::new(Vec::new()));
+        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, may_publish })
     }
 
     pub fn may_publish(&self) -> bool {
@@ -172,6 +201,10 @@ impl Publisher {
 
     /// Hands the record of a task to the producer.
     pub fn publish(&self, held: &Arc<Held>, index: u32) -> Handed {
+        self.hand_over(&self.current().producer, held, index)
+    }
+
+    fn hand_over(&self, producer: &Producer, held: &Arc<Held>, index: u32) -> Handed {
         let place = place(index);
         if held.has_outcome(place) {
             return Handed::Over;
@@ -184,55 +217,93 @@ impl Publisher {
             self.reports.dead(held, place, "the topic does not exist");
             return Handed::Over;
         }
-        let producer = Arc::clone(&self.together.read().unwrap_or_else(PoisonError::into_inner));
-        self.send(&producer, held, index)
+        self.send(producer, held, index)
     }
 
     /// Hands over alone the records whose batch was refused. Those that do not fit in come next time.
     pub fn publish_alone(&self) -> Result<(), kafka::Error> {
+        if !self.may_publish() {
+            return Ok(());
+        }
         let waiting = self.reports.alone.take();
         if waiting.is_empty() {
             return Ok(());
         }
-        let producer = self.producer_alone()?;
+        let line = self.line_alone()?;
         for (held, index) in waiting {
-            if self.send(&producer, &held, index) == Handed::Full {
+            if self.hand_over(&line.producer, &held, index) == Handed::Full {
                 self.reports.alone.put((held, index));
             }
         }
         Ok(())
     }
 
-    /// Makes a new producer when the one there is has failed for good; what it had is handed over again.
+    /// Makes a new producer when the one there is has failed for good, or has lost track of a partition.
     pub fn mend(&self) -> Result<(), kafka::Error> {
-        let producer = Arc::clone(&self.together.read().unwrap_or_else(PoisonError::into_inner));
-        let Some(reason) = producer.fatal() else { return Ok(()) };
-        tracing::warn!(reason, "the producer failed; making a new one");
-        self.reports.is_purging.store(true, Ordering::Relaxed);
-        producer.purge();
-        let new = Arc::new(self::producer(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Together)?);
-        *self.together.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let line = self.current();
+        if let Some(reason) = line.producer.fatal() {
+            tracing::warn!(reason, "the producer failed; making a new one");
+            self.replace(Retire::All)?;
+        } else if line.producer.is_stuck() && self.contact.is_held() {
+            tracing::warn!("the producer has lost track of a partition's leader; making a new one");
+            self.replace(Retire::Queue)?;
+        }
+        let is_useless = |line: &Arc<Line>| line.producer.fatal().is_some() || line.producer.is_stuck();
+        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take_if(|line| is_useless(line));
+        if let Some(line) = alone {
+            self.retire(line, Retire::All);
+        }
         Ok(())
     }
 
     /// Takes back what the producers hold: each record comes out with a report and is handed over again, if its batch is still this node's.
-    pub fn purge(&self) {
-        self.reports.is_purging.store(true, Ordering::Relaxed);
-        self.together.read().unwrap_or_else(PoisonError::into_inner).purge();
-        if let Some(alone) = self.alone.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-            alone.purge();
+    ///
+    /// # Errors
+    /// When no new producer can be made.
+    pub fn purge(&self) -> Result<(), kafka::Error> {
+        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(line) = alone {
+            self.retire(line, Retire::All);
+        }
+        self.replace(Retire::All)
+    }
+
+    /// Closes the producers that were replaced and have nothing left to report. To be called now and then.
+    pub async fn tidy(&self) {
+        let done: Vec<Arc<Line>> = {
+            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.extract_if(.., |line| Arc::strong_count(line) == 1 && line.producer.in_flight() == 0).collect()
+        };
+        for line in done {
+            if let Some(line) = Arc::into_inner(line) {
+                line.producer.close().await;
+            }
         }
     }
 
-    /// To be called now and then: a purge has ended when nothing is left in the producer.
-    pub fn end_purge(&self) {
-        if self.in_flight() == 0 {
-            self.reports.is_purging.store(false, Ordering::Relaxed);
-        }
+    /// Fetches the metadata of `topics`, so that their first records need not wait for it.
+    pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
+        self.current().producer.preload(topics, deadline).await
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.together.read().unwrap_or_else(PoisonError::into_inner).in_flight()
+    fn replace(&self, retire: Retire) -> Result<(), kafka::Error> {
+        let new = Arc::new(line(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Together)?);
+        let old = std::mem::replace(&mut *self.together.write().unwrap_or_else(PoisonError::into_inner), new);
+        self.retire(old, retire);
+        Ok(())
+    }
+
+    fn retire(&self, line: Arc<Line>, retire: Retire) {
+        line.is_retired.store(true, Ordering::Relaxed);
+        match retire {
+            Retire::All => line.producer.purge(),
+            Retire::Queue => line.producer.purge_queue(),
+        }
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+
+    fn current(&self) -> Arc<Line> {
+        Arc::clone(&self.together.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn set_cut_off(&self, is_cut_off: bool) {
@@ -250,33 +321,39 @@ impl Publisher {
             Ok(()) => Handed::Over,
             Err(SendError::Full) => Handed::Full,
             Err(SendError::Failed(fate)) => {
-                self.reports.failed(Arc::clone(held), index, fate);
+                self.reports.failed(Arc::clone(held), index, fate, false);
                 Handed::Over
             }
         }
     }
 
-    fn producer_alone(&self) -> Result<Arc<Producer>, kafka::Error> {
+    fn line_alone(&self) -> Result<Arc<Line>, kafka::Error> {
         let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(producer) = alone.as_ref() {
-            return Ok(Arc::clone(producer));
+        if let Some(line) = alone.as_ref() {
+            return Ok(Arc::clone(line));
         }
-        let made = Arc::new(producer(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Alone)?);
+        let made = Arc::new(line(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Alone)?);
         *alone = Some(Arc::clone(&made));
         Ok(made)
     }
 }
 
-fn producer(
+fn line(
     reports: &Arc<Reports>,
     settings: &kafka::Settings,
     metrics: &kafka::Metrics,
     contact: &Contact,
     mode: Mode,
-) -> Result<Producer, kafka::Error> {
+) -> Result<Line, kafka::Error> {
     let (on_report, clock) = (Arc::clone(reports), Arc::clone(&reports.clock));
-    let hooks = Hooks::new(move |report| on_report.take_in(report), move || clock.now().unwrap_or_default());
-    Producer::new(settings, mode, contact.clone(), metrics.clone(), hooks)
+    let is_retired = Arc::new(AtomicBool::new(false));
+    let was_retired = Arc::clone(&is_retired);
+    let hooks = Hooks::new(
+        move |report| on_report.take_in(report, was_retired.load(Ordering::Relaxed)),
+        move || clock.now().unwrap_or_default(),
+    );
+    let producer = Producer::new(settings, mode, contact.clone(), metrics.clone(), hooks)?;
+    Ok(Line { producer, is_retired })
 }
 
 /// The low half is the place in the batch, the high half the slot.

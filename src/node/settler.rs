@@ -9,12 +9,12 @@ use super::holdings::{Held, Holdings};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::publisher::Reports;
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
 /// At most so many batches, and about so many tasks, are settled by one statement.
-const BATCHES_MAX: usize = 64;
+pub const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -25,9 +25,12 @@ pub type Undone = Mailbox<Arc<Settlement>>;
 pub struct Settler {
     pub settles: Settles,
     pub reports: Arc<Reports>,
+    pub clock: Arc<ClusterClock>,
     pub undone: Arc<Undone>,
     pub metrics: Metrics,
     pub stopping: CancellationToken,
+    /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
+    pub batches_max: usize,
 }
 
 impl Settler {
@@ -44,7 +47,7 @@ impl Settler {
             }
             self.settle_again().await;
             waiting.extend(self.reports.completed.take().into_iter().map(|held| {
-                let settlement = Arc::new(held.settlement());
+                let settlement = self.settlement_of(&held);
                 (held, settlement)
             }));
             if !self.settle_some(&mut waiting).await {
@@ -61,7 +64,7 @@ impl Settler {
         let mut task_count = 0;
         let count = waiting
             .iter()
-            .take(BATCHES_MAX)
+            .take(self.batches_max)
             .take_while(|(_, settlement)| {
                 let fits = task_count < TASKS_MAX;
                 task_count += settlement.task_count();
@@ -75,6 +78,7 @@ impl Settler {
         let began_at = clock::monotonic();
         match self.settles.settle(&group).await {
             Ok(settled) => {
+                self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
                 self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 for (held, settlement) in waiting.drain(..count) {
                     if settled.contains(&held.batch.id) {
@@ -90,10 +94,22 @@ impl Settler {
             }
             Err(error) => {
                 self.metrics.settle_failures.inc();
+                if !error.is_away() {
+                    // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
+                    if count == 1 {
+                        waiting[0].1 = self.settlement_of(&waiting[0].0);
+                        waiting.rotate_left(1);
+                    }
+                    self.batches_max = 1;
+                }
                 tracing::warn!(error = chain(&error), batches = count, "settle failed; it will be repeated");
                 false
             }
         }
+    }
+
+    fn settlement_of(&self, held: &Held) -> Arc<Settlement> {
+        Arc::new(held.settlement(self.clock.now().unwrap_or_default()))
     }
 
     async fn settle_again(&mut self) {

@@ -4,13 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::claimer::Shared;
-use super::membership::Standing;
 use super::publisher::Publisher;
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::domain::TopicName;
 use crate::engine::topics::{Action, Sight};
 use crate::kafka::{LookUpError, Topics};
@@ -25,7 +24,7 @@ pub struct TopicKeeper {
     pub topics: Topics,
     /// A topic is silent when a record of it has waited for so long.
     pub silence_max: Duration,
-    pub standing: watch::Receiver<Standing>,
+    pub clock: Arc<ClusterClock>,
     pub stopping: CancellationToken,
 }
 
@@ -40,19 +39,19 @@ impl TopicKeeper {
             }
             self.publisher.mend()?;
             self.publisher.publish_alone()?;
-            self.publisher.end_purge();
+            self.publisher.tidy().await;
+            self.publisher.reports.try_again();
             let has_broker = self.shared.gate.has_broker();
             self.publisher.set_cut_off(!has_broker);
             let now = clock::monotonic();
-            let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(now, self.silence_max);
+            let due_before = self.clock.now().unwrap_or_default().minus(self.silence_max);
+            let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(due_before, now, self.silence_max);
             // While this node itself holds records back, silence is nobody's fault.
             let may_blame = has_broker && self.shared.gate.may_publish();
             let mut actions = self.publisher.reports.topic_actions.take();
             actions.extend(self.shared.holdings.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
-            for action in actions {
-                self.act(action).await;
-            }
-            self.forget_durable();
+            // Looks go side by side: each may take seconds, and what is above must not wait for all of them.
+            join_all(actions.into_iter().map(|action| self.act(action))).await;
             self.show();
         }
     }
@@ -84,15 +83,8 @@ impl TopicKeeper {
                 tracing::info!(%topic, "the topic is tried again");
                 self.shared.sweep.send_modify(|count| *count += 1);
             }
+            Action::HasRoom(_) => self.shared.sweep.send_modify(|count| *count += 1),
             Action::Look(_) => {}
-        }
-    }
-
-    /// A heartbeat commits synchronously, and so makes durable every settle that was answered before it was sent.
-    fn forget_durable(&self) {
-        let sent_at = self.standing.borrow().heartbeat_sent_at;
-        if let Some(sent_at) = sent_at {
-            self.shared.holdings.durable_until(sent_at);
         }
     }
 

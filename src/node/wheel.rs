@@ -26,6 +26,8 @@ use crate::shutdown::Tasks;
 const QUEUE_MAX: usize = 1_024;
 /// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own millisecond of lateness.
 const LEAD: Duration = Duration::from_millis(3);
+/// The cluster's clock is asked again at least so often.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Records that are handed over in one go before the wheel looks at its other duties: about 0.3 ms of work.
 const RECORDS_AT_ONCE: usize = 128;
 /// How soon a producer that was full, or a gate that was closed, is tried again.
@@ -117,7 +119,7 @@ impl Wheel {
                     Some(held) => self.take_in(&held),
                     None => return Ok(()),
                 },
-                slice = next_expired(&mut self.queue), if !self.queue.is_empty() => self.keep_soon(slice),
+                slice = next_expired(&mut self.queue), if !self.queue.is_empty() => self.keep(slice),
                 () = self.publisher.reports.again.arrival(), if !is_stalled => self.take_again(),
                 waited = wait_out(&self.timer, wait) => waited?,
             }
@@ -133,7 +135,7 @@ impl Wheel {
             return Some(Duration::ZERO);
         }
         let ((due_at, _), _) = self.soon.first_key_value()?;
-        Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)))
+        Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)).min(LOOK_AGAIN))
     }
 
     /// Cuts a batch into slices and keeps each until its time.
@@ -168,7 +170,8 @@ impl Wheel {
         } else if wait <= LEAD {
             self.keep_soon(slice);
         } else {
-            self.queue.insert(slice, wait - LEAD);
+            // Not for longer than this, for the cluster's clock may be set meanwhile.
+            self.queue.insert(slice, (wait - LEAD).min(LOOK_AGAIN));
         }
     }
 

@@ -88,7 +88,7 @@ impl Connection {
                 within(self.connect_deadline(), self.options.connect())
                     .await
                     // Whatever the reason, callers wait and try again.
-                    .map_err(|source| Error::Unavailable { what, source })?
+                    .map_err(|source| Error::Unreachable { what, source })?
             }
         };
         Ok(self.open.insert(connection))
@@ -102,10 +102,15 @@ impl Connection {
         let deadline = self.purpose.deadline;
         let connection = self.open().await?;
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
-        if outcome.as_ref().is_err_and(Error::is_unknown) {
+        // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
+        if matches!(outcome, Err(Error::Unavailable { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
     }
 
     /// Drops the connection without a word: what it was doing is in doubt.

@@ -12,6 +12,13 @@ pub enum Error {
         #[source]
         source: Cause,
     },
+    /// No connection could be opened: nothing was asked for, and nothing took effect.
+    #[error("{what}: Postgres cannot be reached")]
+    Unreachable {
+        what: String,
+        #[source]
+        source: Cause,
+    },
     /// The statement was rolled back for the sake of another one (deadlock, lock timeout, cancelled): it can be repeated.
     #[error("{what}: gave way to another transaction")]
     GaveWay {
@@ -63,11 +70,18 @@ impl Error {
             Some("53300") => Self::Unavailable { what, source: cause },
             // deadlock, serialization failure, lock timeout, statement cancelled
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
+            // No partition for the row: these tables have no other checks. The row is as good as any, the partition is to be made.
+            Some("23514") => Self::Refused { what, source: cause },
             Some(code) if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => {
                 Self::BadValue { what, source: cause }
             }
             Some(_) => Self::Refused { what, source: cause },
         }
+    }
+
+    /// True when Postgres is away, whether or not it got the statement: it will be back.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Unreachable { .. })
     }
 
     /// True when the statement may have taken effect all the same.
@@ -83,6 +97,7 @@ impl Error {
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unavailable { source, .. }
+        | Self::Unreachable { source, .. }
         | Self::GaveWay { source, .. }
         | Self::BadValue { source, .. }
         | Self::Refused { source, .. }) = self;

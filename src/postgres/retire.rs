@@ -55,7 +55,11 @@ impl Retirer {
     /// Retires all that may go. It may take as long as somebody's open transaction that has read the table: run it in a task of its own.
     pub async fn round(&mut self) -> Result<Retired, Error> {
         let retired = self.retire_all().await;
-        // Rounds with something to do are rare: no connections are kept between them. It gives the lock back, too.
+        // Whoever comes next finds the lock free: a connection that is only closed keeps it until the server has noticed.
+        if retired.is_ok() {
+            self.unlock().await?;
+        }
+        // Rounds with something to do are rare: no connections are kept between them.
         self.work.close();
         self.detach.close();
         retired
@@ -108,6 +112,13 @@ impl Retirer {
                 .await
         };
         self.detach.run("take the lock for retiring", statement).await
+    }
+
+    async fn unlock(&mut self) -> Result<(), Error> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()").execute(open).await.map(|_done| ())
+        };
+        if self.detach.is_open() { self.detach.run("give the lock for retiring back", statement).await } else { Ok(()) }
     }
 
     /// Whether the detach is worth it; a leaf is emptied, so that its space is free at once.
@@ -184,7 +195,7 @@ impl Retirer {
 fn keep_first(first: &mut Option<Error>, outcome: Result<(), Error>) -> Result<(), Error> {
     match outcome {
         Ok(()) => Ok(()),
-        Err(error) if error.is_unknown() => Err(error),
+        Err(error) if error.is_away() => Err(error),
         Err(error) => {
             first.get_or_insert(error);
             Ok(())

@@ -6,7 +6,9 @@ use std::time::Duration;
 use punctual::clock;
 use punctual::engine::liveness::broker::BrokerContact;
 
-use crate::support::{Cluster, Node, Proxy, eventually};
+use crate::membership_support::{Cluster, Node};
+use crate::support::proxy::{Proxy, Target};
+use crate::support::{Stack, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
@@ -100,23 +102,22 @@ async fn an_etcd_that_drops_all_sessions_at_once_moves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_it_goes_on() {
     let cluster = Cluster::new(TTL).await;
-    let (head, tail) = cluster.url.rsplit_once('@').unwrap();
-    let (address, database) = tail.split_once('/').unwrap();
-    let proxy = Proxy::to(address.to_owned()).await;
+    let mut proxy = Proxy::closed(Target::postgres(&Stack::shared())).await;
+    proxy.open().await;
     let first = cluster.node("first");
-    let second = Node::start(&cluster, "second", &format!("{head}@{}/{database}", proxy.address), true);
+    let second = Node::start(&cluster, "second", &cluster.database.url_by(proxy.address()), true);
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
     let mut trust = second.membership.trust();
     assert!(trust.holds(0));
-    proxy.cut();
+    proxy.close().await;
     // It ends its own session, so nobody has to wait for three TTL.
     let taken_over = first.wait_for_shards(64, SOON).await;
     assert!(taken_over < TTL * 2, "{taken_over:?}");
     assert!(!trust.holds(0));
     assert_eq!(second.standing().mine.len(), 32, "it cannot know, and does no harm");
     assert_eq!(second.standing().missing[0].what, "postgres");
-    proxy.mend();
+    proxy.open().await;
     let generation = tokio::time::timeout(SOON, trust.regained()).await.unwrap();
     assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));
     first.wait_for_shards(32, SOON).await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use punctual::etcd::State;
 
-use crate::support::{Cluster, Node, Stack, eventually};
+use crate::membership_support::{Cluster, Node};
+use crate::support::{OwnStack, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
@@ -28,26 +29,26 @@ async fn nothing_moves(nodes: &[Node; 2], span: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
-    let stack = Stack::up();
-    let cluster = Cluster::on(&stack.database_url, &stack.etcd, TTL).await;
+    let own = OwnStack::start("membership").await;
+    let cluster = Cluster::on(&own.stack, TTL).await;
     let nodes = pair(&cluster).await;
 
-    stack.stop("etcd");
+    own.stop("etcd").await;
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]));
     assert_eq!(nodes[0].standing().missing.iter().map(|missing| missing.what).collect::<Vec<_>>(), ["etcd"]);
     assert!(nodes[0].membership.trust().holds(0), "heartbeats alone keep trust");
-    stack.start("etcd");
+    own.start_again("etcd").await;
     for node in &nodes {
         eventually("the session is back", SOON, async || is_held(node)).await;
         eventually("nothing is missing", SOON, async || node.standing().missing.is_empty()).await;
     }
 
-    stack.stop("postgres");
+    own.stop("postgres").await;
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]), "who cannot reach Postgres ends its session");
     assert!(!nodes[0].membership.trust().holds(0));
-    stack.start("postgres");
+    own.start_again("postgres").await;
     for node in &nodes {
         eventually("heartbeats again", SOON, async || node.standing().missing.is_empty()).await;
     }
@@ -59,7 +60,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     }
 
     // Without etcd a death is noticed all the same, after three TTL.
-    stack.stop("etcd");
+    own.stop("etcd").await;
     let [first, second] = nodes;
     second.kill();
     let taken_over = first.wait_for_shards(64, SOON).await;

@@ -96,7 +96,7 @@ async fn secrets_are_never_shown() {
 async fn migrate_can_be_repeated_and_never_changes_the_shards() {
     let cluster = Cluster::start("migrate").await;
     cluster.migrate().await;
-    let url = cluster.database_url.as_str();
+    let url = cluster.database.url.as_str();
     assert!(run(&["migrate", "--database-url", url]).await.status.success(), "what is not given stays as it is");
     assert_eq!(cluster.count("select shards::bigint from cluster").await, 16);
     let output = run(&["migrate", "--database-url", url, "--shards", "32"]).await;
@@ -131,13 +131,11 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
     let mut postgres = Proxy::closed(Target::postgres(stack)).await;
     let mut kafka = Proxy::closed(Target::kafka(stack)).await;
     let mut etcd = Proxy::closed(Target::etcd(stack)).await;
-    let mut url = reqwest::Url::parse("postgres://punctual:punctual@127.0.0.1").unwrap();
-    url.set_port(Some(postgres.address().port())).unwrap();
-    url.set_path(&cluster.name.replace('-', "_"));
+    let url = cluster.database.url_by(postgres.address());
     let (kafka_address, etcd_address) = (kafka.address().to_string(), format!("http://{}", etcd.address()));
     let mut node = cluster.spawn_bare(&[
         "--database-url",
-        url.as_str(),
+        &url,
         "--kafka",
         &kafka_address,
         "--etcd",
@@ -146,8 +144,7 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
         &cluster.name,
     ]);
     node.wait_listening().await;
-    // It joins no cluster before it knows the cluster's settings: etcd's turn comes after Postgres's.
-    waits_for(&node, &["postgres", "kafka"]).await;
+    waits_for(&node, &["postgres", "kafka", "etcd"]).await;
     postgres.open().await;
     waits_for(&node, &["kafka", "etcd"]).await;
     kafka.open().await;

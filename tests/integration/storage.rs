@@ -17,32 +17,26 @@ use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::retire::{Retired, Retirer};
 use punctual::postgres::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::{Connection, Settings};
+use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection as _};
 use uuid::Uuid;
 
-use crate::support::{Stack, eventually};
+use crate::support::{self, Stack, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A database of its own, dropped with the test.
+/// A database of its own, and what tests do in it.
 struct Database {
-    name: String,
-    server: String,
-    url: String,
+    own: support::Database,
     settings: Settings,
     sql: PgConnection,
 }
 
 impl Database {
     async fn empty() -> Self {
-        let stack = Stack::shared();
-        let name = format!("storage_{}_{:08x}", std::process::id(), rand::random::<u32>());
-        let mut admin = PgConnection::connect(&stack.database_url).await.unwrap();
-        execute(&mut admin, &format!("create database {name}")).await;
-        let url = stack.database(&name);
-        let (sql, settings) = (PgConnection::connect(&url).await.unwrap(), Settings::new(&url).unwrap());
-        Self { name, server: stack.database_url, url, settings, sql }
+        let own = support::Database::create(&Stack::shared(), "storage").await;
+        let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
+        Self { own, settings, sql }
     }
 
     /// With leaves of two seconds, up to ten seconds ahead.
@@ -64,7 +58,7 @@ impl Database {
     }
 
     async fn another(&self) -> PgConnection {
-        PgConnection::connect(&self.url).await.unwrap()
+        self.own.connect().await
     }
 
     fn connection(&self) -> Connection {
@@ -153,22 +147,6 @@ impl Database {
     async fn state(&self, id: TaskId) -> Option<(TaskState, i16)> {
         let look_up = LookUp::new(&self.settings, &ClusterSettings::DEFAULT, 1);
         look_up.task(id).await.unwrap().map(|view| (view.state, view.attempt))
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        let (server, statement) = (self.server.clone(), format!("drop database {} with (force)", self.name));
-        let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let mut admin = PgConnection::connect(&server).await.unwrap();
-                execute(&mut admin, &statement).await;
-            });
-        });
-        if dropping.join().is_err() {
-            eprintln!("the database {} was not dropped", self.name);
-        }
     }
 }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 use uuid::Uuid;
 
 use super::consumer::Consumer;
+use super::database::Database;
 use super::node::{Node, program};
 use super::stack::Stack;
 use super::wait::{eventually, eventually_some};
@@ -60,11 +61,11 @@ impl ExeclogLine {
     }
 }
 
-/// A cluster; its database and topics go when it is dropped.
+/// A cluster; its topics go when it is dropped, and so does its database.
 pub struct Cluster {
     pub name: String,
     pub stack: Stack,
-    pub database_url: String,
+    pub database: Database,
     pub sql: PgPool,
     wishes: Wishes,
     admin: AdminClient<DefaultClientContext>,
@@ -91,24 +92,22 @@ impl Cluster {
 
     /// A cluster whose database is empty.
     pub async fn unmigrated(stack: &Stack, name: &str, wishes: Wishes) -> Self {
-        let name = format!("test-{name}-{:08x}", rand::random::<u32>());
-        let database = name.replace('-', "_");
-        administer(&stack.database_url, format!("create database {database}")).await.expect("create the test's database");
-        let database_url = stack.database(&database);
-        let options: PgConnectOptions = database_url.parse().unwrap();
+        let database = Database::create(stack, &format!("test-{name}")).await;
+        let name = database.name.replace('_', "-");
+        let options: PgConnectOptions = database.url.parse().unwrap();
         let sql = PgPoolOptions::new().max_connections(4).connect_lazy_with(options.application_name("test"));
         let admin = ClientConfig::new().set("bootstrap.servers", &stack.kafka).create().unwrap();
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
         std::fs::create_dir_all(&logs).unwrap();
         let (topics, node_count, stack) = (Mutex::default(), AtomicUsize::new(0), stack.clone());
-        Self { name, stack, database_url, sql, wishes, admin, topics, node_count, logs }
+        Self { name, stack, database, sql, wishes, admin, topics, node_count, logs }
     }
 
     pub async fn migrate(&self) {
         let wishes = &self.wishes;
         let shards = wishes.shards.to_string();
         let settings = ["--shards", &shards, "--leaf", wishes.leaf, "--horizon", wishes.horizon, "--window", wishes.window];
-        let output = program(&["migrate", "--database-url", &self.database_url]).args(settings).output().await.unwrap();
+        let output = program(&["migrate", "--database-url", &self.database.url]).args(settings).output().await.unwrap();
         assert!(output.status.success(), "migrate: {}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -127,7 +126,7 @@ impl Cluster {
 
     /// A node that was started and not waited for.
     pub fn spawn(&self, arguments: &[&str]) -> Node {
-        let mut all = vec!["--database-url", &self.database_url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
+        let mut all = vec!["--database-url", &self.database.url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
         if self.wishes.has_etcd {
             all.extend(["--etcd", &self.stack.etcd]);
         }
@@ -266,34 +265,19 @@ impl std::fmt::Debug for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let topics = std::mem::take(&mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-        let drop_database = format!("drop database if exists {} with (force)", self.name.replace('-', "_"));
-        let (admin, database_url) = (&self.admin, &self.stack.database_url);
+        let (admin, topics) = (&self.admin, topics.iter().map(String::as_str).collect::<Vec<_>>());
         // A runtime of its own, in a thread of its own: the test's may be on its way out.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async {
-                    if let Err(error) = administer(database_url, drop_database).await {
-                        eprintln!("the database of {} is left behind: {error}", self.name);
-                    }
-                    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-                    let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(5)));
-                    if !topics.is_empty() && admin.delete_topics(&topics, &options).await.is_err() {
-                        eprintln!("topics of {} are left behind", self.name);
-                    }
-                });
+                let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(5)));
+                if !topics.is_empty() && runtime.block_on(admin.delete_topics(&topics, &options)).is_err() {
+                    eprintln!("topics of {} are left behind", self.name);
+                }
             });
         });
         if !std::thread::panicking() && std::fs::remove_dir_all(&self.logs).is_err() {
             eprintln!("logs are left behind in {}", self.logs.display());
         }
     }
-}
-
-/// Runs a statement of the server's administration, on the database that the stack names.
-async fn administer(database_url: &str, statement: String) -> Result<(), sqlx::Error> {
-    let options: PgConnectOptions = database_url.parse()?;
-    let mut connection = options.connect().await?;
-    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
-    connection.close().await
 }

@@ -4,6 +4,7 @@
 pub mod api;
 pub mod cluster;
 pub mod consumer;
+pub mod database;
 pub mod ledger;
 pub mod node;
 pub mod proxy;
@@ -14,6 +15,7 @@ pub mod wait;
 pub use api::{Answer, Api};
 pub use cluster::{Cluster, Wishes};
 pub use consumer::{Consumer, Record};
+pub use database::Database;
 pub use ledger::{Ledger, NONE};
 pub use node::Node;
 pub use stack::{OwnStack, Stack};

@@ -1,4 +1,4 @@
-//! A server that is not there at first: a port on which a forwarder to the real one can be opened later.
+//! A way to a server that can be opened and closed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,6 +6,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::stack::Stack;
 
@@ -16,12 +17,13 @@ pub enum Target {
     Unix(String),
 }
 
-/// A port that nobody listens on until it is opened.
+/// A port that nobody listens on unless it is open.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     target: Target,
-    forwarding: Option<JoinHandle<()>>,
+    /// To drop the guard closes the port and all connections.
+    accepting: Option<(DropGuard, JoinHandle<()>)>,
 }
 
 impl Target {
@@ -45,7 +47,7 @@ impl Target {
 impl Proxy {
     pub async fn closed(target: Target) -> Self {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
-        Self { address, target, forwarding: None }
+        Self { address, target, accepting: None }
     }
 
     pub const fn address(&self) -> SocketAddr {
@@ -55,19 +57,21 @@ impl Proxy {
     /// From now on connections come through.
     pub async fn open(&mut self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
-        let target = self.target.clone();
-        self.forwarding = Some(tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, target.clone()));
+        let (target, closing) = (self.target.clone(), CancellationToken::new());
+        let guard = closing.clone().drop_guard();
+        let accepting = tokio::spawn(async move {
+            while let Some(Ok((client, _))) = closing.run_until_cancelled(listener.accept()).await {
+                tokio::spawn(closing.clone().run_until_cancelled_owned(forward(client, target.clone())));
             }
-        }));
+        });
+        self.accepting = Some((guard, accepting));
     }
-}
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        if let Some(forwarding) = &self.forwarding {
-            forwarding.abort();
+    /// From now on none do, and those that did are cut.
+    pub async fn close(&mut self) {
+        if let Some((guard, accepting)) = self.accepting.take() {
+            drop(guard);
+            accepting.await.unwrap();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Answer, LookUpError, TopicFacts};
+use super::question::{Answer, LookUpError, TopicFacts};
 use crate::domain::{Monotonic, TopicName};
 
 /// An answer counts as fresh for this long.

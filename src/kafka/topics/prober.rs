@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -11,7 +10,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use super::{Answer, Known, LookUpError, Request, TopicFacts};
+use super::known::Known;
+use super::question::{Answer, LookUpError, Request, TopicFacts};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
@@ -86,7 +86,7 @@ impl Prober {
         self.watch();
         loop {
             let request = self.requests.recv_timeout(LOOK_EVERY);
-            if self.known.is_stopping.load(Ordering::Relaxed) {
+            if self.known.is_stopping() {
                 break;
             }
             match request {

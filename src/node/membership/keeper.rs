@@ -101,6 +101,8 @@ impl Keeper {
     /// Runs until `stopping`. Fails only when this node must not run beside another one.
     pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
         let mut leaver: Option<oneshot::Sender<bool>> = None;
+        // What is missing is known before the first heartbeat.
+        self.show_state(clock::monotonic());
         loop {
             let began_at = clock::monotonic();
             self.turn().await?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::clock;
 use crate::domain::Monotonic;
 
-/// How long a loop may be without a turn: above any deadline of a call to Postgres.
-pub const STILL_MAX: Duration = Duration::from_secs(10);
+/// How long a loop may be without a turn: above the deadlines of a claim, 5 s to connect and 5 s for the statement.
+pub const STILL_MAX: Duration = Duration::from_secs(15);
 
 const NOT_RUNNING: u64 = 0;
 
@@ -34,7 +34,7 @@ impl Progress {
         self.store(loop_index, NOT_RUNNING);
     }
 
-    /// A loop that has not made a turn for [`STILL_MAX`].
+    /// A loop that has stood still for so long that it counts as wedged.
     pub fn wedged(&self, now: Monotonic) -> Option<usize> {
         let oldest = micros(now).saturating_sub(micros(Monotonic::from_start(STILL_MAX)));
         self.ticks.iter().position(|tick| {
@@ -67,15 +67,15 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_stands_still_for_ten_seconds_is_wedged() {
+    fn a_loop_that_stands_still_for_fifteen_seconds_is_wedged() {
         let progress = Progress::new(2);
         progress.tick_at(0, at(5));
         progress.tick_at(1, at(1));
-        assert_eq!(progress.wedged(at(11)), None);
-        assert_eq!(progress.wedged(at(12)), Some(1));
-        progress.tick_at(1, at(12));
-        assert_eq!(progress.wedged(at(13)), None);
-        assert_eq!(progress.wedged(at(16)), Some(0));
+        assert_eq!(progress.wedged(at(15)), None);
+        assert_eq!(progress.wedged(at(17)), Some(1));
+        progress.tick_at(1, at(17));
+        assert_eq!(progress.wedged(at(19)), None);
+        assert_eq!(progress.wedged(at(21)), Some(0));
     }
 
     #[test]

@@ -1,90 +1,75 @@
 //! Memberships to start, kill and cut off, each with a cluster of its own.
 
-use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 use punctual::clock::{self, ClusterClock};
-use punctual::domain::{NodeId, ShardCount, Timestamp};
+use punctual::domain::{ClusterWishes, NodeId, ShardCount, Timestamp};
 use punctual::engine::liveness::broker::BrokerContact;
 use punctual::node::membership::{self, Membership, Metrics, Parts, Progress, Settings, Standing};
+use punctual::postgres::schema;
 use punctual::shutdown::Tasks;
 use punctual::{etcd, postgres, telemetry};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::net::{TcpListener, TcpStream};
+use sqlx::AssertSqlSafe;
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
+
+use crate::support::{Database, Stack};
 
 pub const SHARDS: u64 = 64;
 
 /// A database and a prefix in etcd of one's own, on servers that are up.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Cluster {
-    pub url: String,
+    pub database: Database,
     pub etcd: String,
-    pub prefix: String,
     pub ttl: Duration,
 }
 
 impl Cluster {
     /// On the servers that all tests share.
     pub async fn new(ttl: Duration) -> Self {
-        Self::on(&setting("PUNCTUAL_TEST_DATABASE_TCP_URL"), &setting("PUNCTUAL_ETCD"), ttl).await
+        Self::on(&Stack::shared(), ttl).await
     }
 
-    pub async fn on(url: &str, etcd: &str, ttl: Duration) -> Self {
-        let name = format!("membership_{:016x}", rand::random::<u64>());
-        let mut server = PgConnection::connect(url).await.unwrap();
-        sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut server).await.unwrap();
-        let (start, _) = url.rsplit_once('/').unwrap();
-        let cluster = Self { url: format!("{start}/{name}"), etcd: etcd.to_owned(), prefix: name, ttl };
-        sqlx::raw_sql(include_str!("../../migrations/0001_tasks_and_execlog.sql"))
-            .execute(&mut cluster.connect().await)
-            .await
-            .unwrap();
-        cluster
-    }
-
-    pub async fn connect(&self) -> PgConnection {
-        PgConnection::connect(&self.url).await.unwrap()
+    pub async fn on(stack: &Stack, ttl: Duration) -> Self {
+        let database = Database::create(stack, "membership").await;
+        // Few leaves, for they take time to make.
+        let wishes = ClusterWishes { shards: Some(SHARDS), horizon: Some(Duration::from_secs(3600)), ..ClusterWishes::default() };
+        schema::migrate(&postgres::Settings::new(&database.url).unwrap(), wishes).await.unwrap();
+        Self { database, etcd: stack.etcd.clone(), ttl }
     }
 
     pub fn node(&self, name: &str) -> Node {
-        Node::start(self, name, &self.url, true)
+        Node::start(self, name, &self.database.url, true)
     }
 
     pub fn node_without_etcd(&self, name: &str) -> Node {
-        Node::start(self, name, &self.url, false)
+        Node::start(self, name, &self.database.url, false)
     }
 
     /// The counter of a node's heartbeat, whether it is dead, and whether it has left.
     pub async fn row(&self, node: NodeId) -> Option<(i64, bool, bool)> {
         sqlx::query_as("select counter, dead, has_left from heartbeat where node = $1")
             .bind(node.uuid())
-            .fetch_optional(&mut self.connect().await)
+            .fetch_optional(&mut self.database.connect().await)
             .await
             .unwrap()
     }
 
     pub async fn execute(&self, statement: &str) {
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut self.connect().await).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut self.database.connect().await).await.unwrap();
     }
 
     /// Revokes the leases of all nodes, as an etcd in trouble may.
     pub async fn revoke_all_sessions(&self) -> usize {
         let mut client = Client::connect([&self.etcd], None).await.unwrap();
-        let keys = client.get(format!("{}/nodes/", self.prefix), Some(GetOptions::new().with_prefix())).await.unwrap();
+        let keys = client.get(format!("{}/nodes/", self.database.name), Some(GetOptions::new().with_prefix())).await.unwrap();
         for pair in keys.kvs() {
             client.lease_revoke(pair.lease()).await.unwrap();
         }
         keys.kvs().len()
     }
-}
-
-pub fn setting(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_unset| panic!("{name} is not set: scripts/stack up, then eval \"$(scripts/stack env)\""))
 }
 
 /// A membership in a runtime of its own, so that it can be killed without a last word.
@@ -110,7 +95,7 @@ impl Node {
         let id = NodeId::new(started_at, 0, rand::random());
         let mut registry = telemetry::Registry::default();
         let etcd = has_etcd.then(|| {
-            let settings = etcd::Settings::new(&cluster.etcd, &cluster.prefix, cluster.ttl).unwrap();
+            let settings = etcd::Settings::new(&cluster.etcd, &cluster.database.name, cluster.ttl).unwrap();
             etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
         });
         let broker = Arc::new(Mutex::new(BrokerContact { is_ready: true, has_broker: true, has_due: false }));
@@ -184,100 +169,6 @@ impl Drop for Node {
             runtime.shutdown_background();
         }
     }
-}
-
-/// Waits until `holds`, which asks a server.
-pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
-    let from = clock::monotonic();
-    while !holds().await {
-        assert!(clock::monotonic().since(from) < deadline, "not within {deadline:?}: {what}");
-        clock::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// A way to a server that can be cut.
-#[derive(Debug)]
-pub struct Proxy {
-    pub address: SocketAddr,
-    target: String,
-    open: Mutex<CancellationToken>,
-}
-
-impl Proxy {
-    pub async fn to(target: String) -> Arc<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Arc::new(Self { address: listener.local_addr().unwrap(), target, open: Mutex::default() });
-        let accepting = Arc::clone(&proxy);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(Arc::clone(&accepting).carry(client));
-            }
-        });
-        proxy
-    }
-
-    async fn carry(self: Arc<Self>, mut client: TcpStream) {
-        let is_cut = self.open.lock().unwrap().clone();
-        if is_cut.is_cancelled() {
-            return;
-        }
-        let mut server = TcpStream::connect(&self.target).await.unwrap();
-        tokio::select! {
-            () = is_cut.cancelled() => {}
-            _ended = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-        }
-    }
-
-    pub fn cut(&self) {
-        self.open.lock().unwrap().cancel();
-    }
-
-    pub fn mend(&self) {
-        *self.open.lock().unwrap() = CancellationToken::new();
-    }
-}
-
-/// Servers of a test's own, to be stopped; forgotten with their data when dropped.
-#[derive(Debug)]
-pub struct Stack {
-    name: String,
-    pub database_url: String,
-    pub etcd: String,
-}
-
-impl Stack {
-    pub fn up() -> Self {
-        let name = format!("members-{:08x}", rand::random::<u32>());
-        stack(&["up"], &name);
-        stack(&["stop", "kafka"], &name);
-        let settings = stack(&["env"], &name);
-        let value = |key: &str| {
-            let line = settings.lines().find_map(|line| line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap().trim_matches('\'').to_owned()
-        };
-        Self { database_url: value("PUNCTUAL_TEST_DATABASE_TCP_URL"), etcd: value("PUNCTUAL_ETCD"), name }
-    }
-
-    pub fn stop(&self, service: &str) {
-        stack(&["stop", service], &self.name);
-    }
-
-    pub fn start(&self, service: &str) {
-        stack(&["start", service], &self.name);
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        stack(&["down", "--purge"], &self.name);
-    }
-}
-
-fn stack(arguments: &[&str], name: &str) -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/stack");
-    let output = Command::new(script).args(arguments).args(["--name", name]).output().unwrap();
-    assert!(output.status.success(), "stack {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// For ids of nodes that never ran.

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Placed, Refusal, Trouble};
+use super::canceller::Canceller;
+use super::gate::Gate;
+use super::intake::Intake;
+use super::keeper::Leaves;
+use super::membership::Standing;
+use super::metrics::Metrics;
+use super::replacer::Replacer;
+use super::service::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Placed, Refusal, Trouble};
 use crate::clock::{self, ClusterClock};
 use crate::domain::{ClusterSettings, NewTask, NodeId, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
 use crate::kafka::{self, LookUpError};
-use crate::node::canceller::Canceller;
-use crate::node::gate::Gate;
-use crate::node::intake::Intake;
-use crate::node::keeper::Leaves;
-use crate::node::membership::Standing;
-use crate::node::metrics::Metrics;
-use crate::node::replacer::Replacer;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Names;
@@ -239,13 +239,13 @@ impl Desk {
     /// What the node lacks to be ready; nothing: it is.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = self.gate.missing();
-        let of_membership = self.standing.borrow().missing.clone();
-        // Once etcd has been there its absence stops nothing: the node stays ready.
-        if !of_membership.iter().any(|missing| missing.what == "etcd") {
+        let standing = self.standing.borrow().clone();
+        // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
+        if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == "etcd") {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);
-        for more in of_membership.into_iter().filter(|missing| counts(missing.what)) {
+        for more in standing.missing.into_iter().filter(|missing| counts(missing.what)) {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }

@@ -1,0 +1,49 @@
+//! What callers and the thread share: the cache, and the questions under way.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use tokio::sync::watch;
+
+use super::cache::{Cache, Found};
+use super::question::Answer;
+use crate::clock;
+use crate::domain::TopicName;
+
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    cache: RwLock<Cache>,
+    /// Questions under way.
+    pub(super) pending: Mutex<HashMap<TopicName, watch::Receiver<Option<Answer>>>>,
+    is_stopping: AtomicBool,
+}
+
+impl Known {
+    /// What the cache says of `topic` now.
+    pub(super) fn find(&self, topic: &TopicName) -> Option<Found> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())
+    }
+
+    /// Keeps what Kafka said, or that it said nothing, and tells who waits.
+    pub(super) fn settle(&self, topic: &TopicName, answer: Answer, sender: &watch::Sender<Option<Answer>>) {
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.keep(topic, &answer, clock::monotonic());
+        drop(cache);
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
+        sender.send_replace(Some(answer));
+    }
+
+    pub(super) fn topic_count(&self) -> usize {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Tells the thread to end.
+    pub(super) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+}
