@@ -254,7 +254,7 @@ fn named_task(name: &str, due_at: Timestamp) -> NewTask {
 impl Claimed {
     async fn start(name: &str, names: &[&str]) -> Self {
         let cluster = Cluster::unmigrated(&Stack::shared(), name, Wishes::default()).await;
-        let settings = postgres::Settings::new(&cluster.database_url).unwrap();
+        let settings = postgres::Settings::new(&cluster.database.url).unwrap();
         let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
         let keeper = Keeper::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
