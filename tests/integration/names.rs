@@ -254,7 +254,7 @@ fn named_task(name: &str, due_at: Timestamp) -> NewTask {
 impl Claimed {
     async fn start(name: &str, names: &[&str]) -> Self {
         let cluster = Cluster::unmigrated(&Stack::shared(), name, Wishes::default()).await;
-        let settings = postgres::Settings::new(&cluster.database_url).unwrap();
+        let settings = postgres::Settings::new(&cluster.database.url).unwrap();
         let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
         let keeper = Keeper::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
@@ -406,16 +406,21 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     );
     assert!(by_put <= told.replaced_count && told.replaced_count <= cancelled.len(), "{by_put} of {}", told.replaced_count);
     assert_eq!(cluster.count("select count(*) from task_name").await, i64::try_from(NAMES).unwrap());
-    let fewest = usize::try_from(seconds).unwrap() * 5;
+    let fewest = usize::try_from(seconds).unwrap() * 10;
     for count in [records.len(), told.replaced_count, told.put_too_late, told.cancelled.len(), told.cancel_too_late.len()] {
-        assert!(count >= fewest, "too one-sided: {told:?}");
+        assert!(count >= fewest, "too one-sided");
     }
 }
 
 async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, end: i64) {
+    let mut last = 0;
     while now_ms() < end {
-        let name = format!("n{}", rand::random_range(0..NAMES));
-        if rand::random_range(0..4) == 0 {
+        let is_put = rand::random_range(0..10) < 6;
+        // A cancel is for any name, or for the one that was put just now and is still pending, perhaps.
+        let number = if is_put || rand::random_range(0..3) == 0 { rand::random_range(0..NAMES) } else { last };
+        last = number;
+        let name = format!("n{number}");
+        if !is_put {
             let answer = api.by_name(Method::DELETE, &topic, &name, None).await;
             let task = answer.json()["task"]["id"].as_str().map(|id| id.parse().unwrap());
             let mut told = told.lock().unwrap();
