@@ -8,7 +8,8 @@
 //!                 ├─ it is the one that `over` says is final ──▶ insert task, move entry      created
 //!                 └─ delete the old row in task_far, else in task ─┬─ found ──▶ its line,
 //!                                                                  │   insert task, move entry   replaced
-//!                                                                  └─ not there                  gone: claimed, or final
+//!                                                                  └─ not there ─┬─ final ──▶ insert task, move entry   created
+//!                                                                                 └─ claimed, or not sure               gone
 //! ```
 
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub enum Replacement {
     Created,
     /// The task is there; the one before it is cancelled.
     Replaced,
-    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final.
+    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final for a while; a look-up tells.
     Gone(Entry),
     /// Nothing was changed: somebody else made an entry just now.
     Overtaken,
@@ -80,6 +81,13 @@ with d as (
   where task_name.topic = $3 and task_name.name = $7
   returning task_name.id
 )";
+
+/// Of a row that was in neither table: it was claimed, and a claim that is settled without a follow-up is the end of it. While the entry is locked no settle
+/// can bring a follow-up. A leaf goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
+const IS_FINAL: &str = "-- is the task of a name final
+select punctual_time($1) > clock_timestamp() - interval '30 seconds'
+  and not exists (select from execlog_batch where settled_at is null and $1 = any(ids))
+  and not exists (select from task_follow where first_id = $2)";
 
 /// The entry stands for the new task from now on, whatever its former one has come to.
 const MOVE: &str = "-- move a name
@@ -147,6 +155,10 @@ impl Change<'_> {
             }
             Some(entry) => match self.place(&mut transaction, REPLACE, Some(entry)).await? {
                 true => Replacement::Replaced,
+                false if self.is_final(&mut transaction, entry).await? => {
+                    self.move_entry(&mut transaction).await?;
+                    Replacement::Created
+                }
                 false => Replacement::Gone(entry),
             },
         };
@@ -179,6 +191,10 @@ impl Change<'_> {
             .fetch_one(open)
             .await?;
         Ok(count == 1)
+    }
+
+    async fn is_final(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).fetch_one(open).await
     }
 
     /// Under the lock of the entry this cannot find it missing.
