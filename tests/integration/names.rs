@@ -406,10 +406,10 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     );
     assert!(by_put <= told.replaced_count && told.replaced_count <= cancelled.len(), "{by_put} of {}", told.replaced_count);
     assert_eq!(cluster.count("select count(*) from task_name").await, i64::try_from(NAMES).unwrap());
-    let fewest = usize::try_from(seconds).unwrap() * 10;
-    for count in [records.len(), told.replaced_count, told.put_too_late, told.cancelled.len(), told.cancel_too_late.len()] {
-        assert!(count >= fewest, "too one-sided");
-    }
+    // On a machine that is busy with other tests; a longer race has more.
+    let fewest = usize::try_from(seconds).unwrap() * 3;
+    let counts = [records.len(), told.replaced_count, told.put_too_late, told.cancelled.len(), told.cancel_too_late.len()];
+    assert!(counts.iter().all(|count| *count >= fewest), "too one-sided: {counts:?}, at least {fewest} of each");
 }
 
 async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, end: i64) {
