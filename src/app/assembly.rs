@@ -317,7 +317,7 @@ fn start_membership(
 
 fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, core: &Core, tasks: &Tasks) {
     let pace =
-        Pace { tick: settings.tick, tick_idle: (cluster.window * 3 / 10).max(settings.tick), loop_count: settings.claim_loops };
+        Pace { tick: settings.tick, tick_idle: (cluster.window * 2 / 5).max(settings.tick), loop_count: settings.claim_loops };
     let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
     for index in 0..settings.claim_loops {
         let claimer = Claimer::new(
