@@ -15,6 +15,7 @@ mod support;
 mod bad_input;
 mod cancel;
 mod cluster;
+mod command_line;
 mod far;
 mod heartbeats;
 mod kafka_edge;
