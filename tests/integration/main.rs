@@ -16,6 +16,7 @@ mod bad_input;
 mod cancel;
 mod cluster;
 mod examples;
+mod command_line;
 mod far;
 mod heartbeats;
 mod kafka_edge;
