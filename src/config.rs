@@ -121,7 +121,9 @@ fn completions(shell: clap_complete::Shell) -> Vec<u8> {
 
 /// The parser. Values of variables are kept out of the help: one of them is a password.
 fn command() -> clap::Command {
-    args::Cli::command()
-        .mut_args(|arg| arg.hide_env_values(true))
-        .mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+    without_values(args::Cli::command())
+}
+
+fn without_values(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(without_values)
 }

@@ -45,6 +45,7 @@ use crate::domain::Monotonic;
 
 /// A batch of more bytes takes no further line; well below the default bound of a node on a body.
 const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_CHUNKS_MAX: usize = 16;
 
 /// Submits the tasks of a file, or of standard input.
 pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
@@ -169,10 +170,11 @@ impl<'a> Run<'a> {
                 Err(error) => return Some(Err(error)),
             },
         };
-        while batch.lines.len() < self.plan.batch_lines_max && batch.bytes < BATCH_BYTES_MAX {
+        // Bounded in chunks as well: some hold nothing but empty lines, and an endless input of those must not hold the loop up.
+        for _ in 0..BATCH_CHUNKS_MAX {
             match input.chunks.try_recv() {
                 Ok(Ok(next))
-                    if batch.lines.len() + next.lines.len() <= self.plan.batch_lines_max
+                    if batch.line_count() + next.line_count() <= self.plan.batch_lines_max
                         && batch.bytes + next.bytes <= BATCH_BYTES_MAX =>
                 {
                     batch.append(next);

@@ -30,6 +30,11 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// Lines that are not empty.
+    pub fn line_count(&self) -> usize {
+        self.lines.len() + self.wrong.len()
+    }
+
     pub fn append(&mut self, mut next: Self) {
         self.lines.append(&mut next.lines);
         self.wrong.append(&mut next.wrong);
@@ -78,7 +83,7 @@ fn read_all<R: Read>(mut lines: Lines<R>, reading: &Reading, sender: &mpsc::Send
         if let Ok(true) = more {
             take_in(&mut chunk, &lines, reading);
         }
-        let is_full = chunk.lines.len() + chunk.wrong.len() >= reading.chunk_lines_max || chunk.bytes >= CHUNK_BYTES_MAX;
+        let is_full = chunk.line_count() >= reading.chunk_lines_max || chunk.bytes >= CHUNK_BYTES_MAX;
         // The next read may wait for somebody: what is here goes first.
         let is_due = is_full || lines.is_drained() || !matches!(more, Ok(true));
         if is_due && chunk.last_number > 0 && sender.blocking_send(Ok(std::mem::take(&mut chunk))).is_err() {

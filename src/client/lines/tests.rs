@@ -161,7 +161,8 @@ async fn a_node_that_stays_away_ends_the_run_and_the_run_says_where_to_go_on() {
     let (counts, exit, resume) = run(&node, input_of(lines(10_000)), 0).await;
     assert_eq!(exit, Some(Exit::NothingDone));
     assert!(counts.accepted > 0 && counts.not_submitted > 0 && counts.total() < 10_000, "{counts:?}");
-    assert!(resume > 1 && resume <= counts.accepted + 1, "{resume} after {counts:?}");
+    // Batches arrive in any order: it may be the first one that was not taken.
+    assert!(resume <= counts.accepted + 1, "{resume} after {counts:?}");
     let (node, _) = server(Box::new(|_, _| None)).await;
     let (counts, exit, resume) = run(&node, input_of(lines(1)), 0).await;
     assert_eq!((counts, exit, resume), (Counts { unknown: 1, ..Counts::default() }, Some(Exit::Unknown), 1));
