@@ -32,8 +32,19 @@ use task::Task;
 const TASKS: [&str; 2] = ["v1", "tasks"];
 const DEAD: [&str; 2] = ["v1", "dead"];
 
+/// Does what a command line asks for.
+pub async fn run(command: args::Command) -> ExitCode {
+    match command {
+        args::Command::Submit(args) => Box::pin(submit(*args)).await,
+        args::Command::Show(args) => show(args).await,
+        args::Command::Cancel(args) => cancel(args).await,
+        args::Command::List(args) => list(args).await,
+        args::Command::Dead(args) => dead(args).await,
+    }
+}
+
 /// Submits a task, or many.
-pub async fn submit(args: args::Submit) -> ExitCode {
+async fn submit(args: args::Submit) -> ExitCode {
     if let Some(file) = &args.file {
         return lines::submit(&args, file).await;
     }
@@ -54,7 +65,7 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
 }
 
 /// Shows a task.
-pub async fn show(args: args::Show) -> ExitCode {
+async fn show(args: args::Show) -> ExitCode {
     let asked = ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
         (None, Some(topic), Some(name)) => caller.get(&["v1", "topics", topic, "tasks", name], &[]),
         (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
@@ -63,7 +74,7 @@ pub async fn show(args: args::Show) -> ExitCode {
 }
 
 /// Cancels a task, or all of a topic.
-pub async fn cancel(args: args::Cancel) -> ExitCode {
+async fn cancel(args: args::Cancel) -> ExitCode {
     if let (Some(topic), None) = (&args.topic, &args.name) {
         return cancel_many(&args, topic).await;
     }
@@ -95,7 +106,7 @@ async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
 }
 
 /// Lists pending tasks in the order of their due times.
-pub async fn list(args: args::List) -> ExitCode {
+async fn list(args: args::List) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
@@ -112,7 +123,7 @@ pub async fn list(args: args::List) -> ExitCode {
 }
 
 /// Lists dead letters, puts them back, deletes one.
-pub async fn dead(args: args::Dead) -> ExitCode {
+async fn dead(args: args::Dead) -> ExitCode {
     match args.command {
         DeadCommand::List(args) => dead_list(&args).await,
         DeadCommand::Redrive(args) => dead_redrive(&args).await,

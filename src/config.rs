@@ -38,12 +38,8 @@ pub struct Invocation {
 pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
-    Submit(Box<client::Submit>),
-    Show(client::Show),
-    Cancel(client::Cancel),
-    List(client::List),
-    Dead(client::Dead),
-    /// The script is in the command, as it is to be printed.
+    Client(client::Command),
+    /// A script to print.
     Completions(Vec<u8>),
 }
 
@@ -96,11 +92,7 @@ fn interpret(
             if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
         }),
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
-        args::Words::Submit(args) => Ok(Command::Submit(args)),
-        args::Words::Show(args) => Ok(Command::Show(args)),
-        args::Words::Cancel(args) => Ok(Command::Cancel(args)),
-        args::Words::List(args) => Ok(Command::List(args)),
-        args::Words::Dead(args) => Ok(Command::Dead(args)),
+        args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
     };
     match (command, log) {

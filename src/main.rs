@@ -32,11 +32,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
             Box::pin(app::serve(*settings)).await?;
         }
         Command::Migrate(settings) => app::migrate(*settings).await?,
-        Command::Submit(args) => return Ok(client::submit(*args).await),
-        Command::Show(args) => return Ok(client::show(args).await),
-        Command::Cancel(args) => return Ok(client::cancel(args).await),
-        Command::List(args) => return Ok(client::list(args).await),
-        Command::Dead(args) => return Ok(client::dead(args).await),
+        Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
     }
     Ok(ExitCode::SUCCESS)

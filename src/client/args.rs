@@ -5,7 +5,7 @@ mod many;
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use self::manual::{EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadCommand, DeadDelete, DeadList, DeadRedrive, List, Part, Range};
@@ -16,6 +16,21 @@ use crate::domain::TaskId;
 pub const RETRY_FOR_OF_LINES: u64 = 300;
 /// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at most 255 bytes.
 const RUN_ID_BYTES_MAX: usize = 200;
+
+/// The subcommands that call a node.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Submits a task to a node, or many from a file.
+    Submit(Box<Submit>),
+    /// Shows a task: its state, and its receipt once it was published.
+    Show(Show),
+    /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
+    Cancel(Cancel),
+    /// Lists pending tasks in the order of their due times.
+    List(List),
+    /// Dead letters, the tasks that were given up on: lists them, puts them back, deletes them.
+    Dead(Dead),
+}
 
 /// Which node is asked, and how it is answered.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +48,7 @@ pub struct Node {
 
 #[derive(Args, Clone, Debug)]
 #[command(
+    override_usage = manual::SUBMIT_USAGE,
     after_help = manual::SUBMIT_EXIT_CODES,
     after_long_help = format!("{}\n\n{}", manual::SUBMIT_EXAMPLES, manual::SUBMIT_EXIT_CODES)
 )]
@@ -76,24 +92,24 @@ pub struct Submit {
     pub node: Node,
 }
 
-/// What only a file of tasks has.
+/// What only a file of tasks has. (`requires = "file"` would be passed over: whatever conflicts with what is given is not required.)
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Many tasks (with FILE)")]
 pub struct Lines {
     /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to go on where it was left. [default: random, and printed]
-    #[arg(long, value_name = "RUN-ID", requires = "file", value_parser = run_id)]
+    #[arg(long, value_name = "RUN-ID", conflicts_with_all = ["due_at", "delay"], value_parser = run_id)]
     pub run_id: Option<String>,
     /// Passes over the lines before this one.
-    #[arg(long, value_name = "NUMBER", requires = "file", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["due_at", "delay"], default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub from_line: u64,
     /// Tasks of one request, at most; a request also ends at 4 MiB. From 1 to 10000.
-    #[arg(long, value_name = "COUNT", requires = "file", default_value_t = 1000, value_parser = count(10_000))]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["due_at", "delay"], default_value_t = 1000, value_parser = count(10_000))]
     pub batch: usize,
     /// Requests at the same time. From 1 to 64.
-    #[arg(long, value_name = "COUNT", requires = "file", default_value_t = 4, value_parser = count(64))]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["due_at", "delay"], default_value_t = 4, value_parser = count(64))]
     pub concurrency: usize,
     /// Shows no progress: only what went wrong, and the summary.
-    #[arg(long, requires = "file")]
+    #[arg(long, conflicts_with_all = ["due_at", "delay"])]
     pub quiet: bool,
 }
 
@@ -147,7 +163,7 @@ pub struct Show {
 #[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::CANCEL_EXAMPLES))]
 pub struct Cancel {
     /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "name", "due_from", "due_to"])]
+    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be cancelled.
     #[arg(long, value_name = "TOPIC")]

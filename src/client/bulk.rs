@@ -54,7 +54,7 @@ impl Bulk<'_> {
     pub async fn run(&self, caller: &Caller) -> Result<String, Answered> {
         let mut from = self.range.due_from.clone();
         let mut total = 0_u64;
-        let mut is_first = true;
+        let (mut is_first, mut is_exact) = (true, true);
         loop {
             let call = self.call(caller, from.as_deref())?;
             let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
@@ -70,12 +70,14 @@ impl Bulk<'_> {
             let has_moved = progress.searched_to.is_some() && progress.searched_to != from;
             // Of a dry run the next call would count the same ones again, unless it begins elsewhere.
             if !progress.more || (self.is_dry_run && !has_moved) {
-                return Ok(self.summary(total, progress.more));
+                return Ok(self.summary(total, progress.more, is_exact));
             }
             if progress.count == 0 && !has_moved {
                 let text = format!("the node says that there are more, and has {} none of them", self.done);
                 return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total).into());
             }
+            // Of a dry run those due in the millisecond at which the search goes on may be counted twice.
+            is_exact &= !self.is_dry_run;
             from = progress.searched_to.or(from);
         }
     }
@@ -106,11 +108,13 @@ impl Bulk<'_> {
         }
     }
 
-    fn summary(&self, total: u64, has_more: bool) -> String {
+    fn summary(&self, total: u64, has_more: bool, is_exact: bool) -> String {
         if self.is_json {
-            return json!({ self.done: total, "more": has_more, "dry_run": self.is_dry_run }).to_string();
+            let dry_run = self.is_dry_run;
+            return json!({ self.done: total, "more": has_more, "dry_run": dry_run, "exact": is_exact }).to_string();
         }
-        let count = counted(total, self.what);
+        let about = if is_exact { "" } else { "about " };
+        let count = format!("{about}{}", counted(total, self.what));
         match (self.is_dry_run, has_more) {
             (false, _) => format!("{count} {}", self.done),
             (true, false) => format!("{count} would be {}; nothing was done", self.done),

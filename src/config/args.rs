@@ -37,16 +37,8 @@ pub(super) enum Words {
     /// changed settings at their next start.
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
-    /// Submits a task to a node, or many from a file.
-    Submit(Box<client::Submit>),
-    /// Shows a task: its state, and its receipt once it was published.
-    Show(client::Show),
-    /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
-    Cancel(client::Cancel),
-    /// Lists pending tasks in the order of their due times.
-    List(client::List),
-    /// Dead letters, the tasks that were given up on: lists them, puts them back, deletes them.
-    Dead(client::Dead),
+    #[command(flatten)]
+    Client(client::Command),
     /// Prints what a shell must know to complete command lines of this program.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),

@@ -243,3 +243,69 @@ async fn exit_codes_say_what_a_script_should_do_next() {
         assert!(output.status.success() && text(&output.stdout).contains("redrive"), "{shell}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
+    let cluster = Cluster::start("many").await;
+    let node = cluster.node().await;
+    let topic = cluster.topic("t").await;
+    let due_at = now_ms() + 3_600_000;
+    let all: Vec<Value> =
+        (0..2_500).map(|n| json!({ "topic": topic, "due_at": due_at + n, "payload": n, "name": format!("n{n}") })).collect();
+    node.api().submit_all(&all).await;
+    let run = async |words: &[&str]| {
+        let output = punctual(node.api().base(), words).await;
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {err}");
+        (out, err)
+    };
+    let names = |out: &str| -> Vec<String> {
+        let name = |line: &str| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned();
+        out.lines().map(name).collect()
+    };
+
+    // Over several requests, in the order of their due times; and what a list leaves is had by its cursor.
+    let expected: Vec<String> = (0..2_500).map(|n| format!("n{n}")).collect();
+    let (out, err) = run(&["list", "--topic", &topic, "--all", "--json"]).await;
+    assert_eq!((names(&out), err.as_str()), (expected.clone(), ""));
+    let (out, err) = run(&["list", "--topic", &topic, "--limit", "1200", "--json"]).await;
+    let cursor: Value = serde_json::from_str(&err).unwrap();
+    let cursor = cursor["cursor"].as_str().unwrap();
+    let (rest, _) = run(&["list", "--topic", &topic, "--all", "--json", "--cursor", cursor]).await;
+    assert_eq!([names(&out), names(&rest)].concat(), expected);
+    let (out, err) = run(&["list", "--limit", "2"]).await;
+    assert!(out.lines().count() == 3 && err.contains("2 tasks, and there are more: "), "{out}{err}");
+    assert!(run(&["list", "--counts"]).await.0.contains(" 2,500\n"));
+
+    // By due time: from the first on, up to the last but not with it.
+    let (from, to) = ((due_at + 10).to_string(), (due_at + 20).to_string());
+    let range = ["cancel", "--topic", &topic, "--due-from", &from, "--due-to", &to];
+    assert_eq!(run(&[&range[..], &["--dry-run"]].concat()).await.0, "10 tasks would be cancelled; nothing was done\n");
+    assert_eq!(run(&[&range[..], &["--yes"]].concat()).await.0, "10 tasks cancelled\n");
+    let (out, _) = run(&["cancel", "--topic", &topic, "--yes", "--json"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["cancelled"], 2_490);
+    assert_eq!(run(&["list"]).await, (String::new(), "0 tasks\n".to_owned()));
+
+    // Dead letters, as a settle leaves them.
+    let ids: Vec<String> = (1..=5).map(|n| format!("01a1fe6e-c1f5-8001-80ed-{n:012}")).collect();
+    for id in &ids {
+        sqlx::query(
+            "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')",
+        )
+        .bind(id.parse::<uuid::Uuid>().unwrap())
+        .bind(&topic)
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    }
+    let (out, err) = run(&["dead", "list", "--topic", &topic]).await;
+    assert!(ids.iter().all(|id| out.contains(id)) && out.contains("tried") && err == "5 dead letters\n", "{out}{err}");
+    assert!(run(&["dead", "redrive", &ids[0]]).await.0.starts_with(&format!("{}  put back, scheduled, ", ids[0])));
+    assert_eq!(run(&["dead", "delete", &ids[1]]).await.0, format!("{}  deleted\n", ids[1]));
+    let redrive = ["dead", "redrive", "--topic", &topic];
+    assert_eq!(run(&[&redrive[..], &["--dry-run"]].concat()).await.0, "3 dead letters would be redriven; nothing was done\n");
+    assert_eq!(run(&redrive).await.0, "3 dead letters redriven\n");
+    assert_eq!(run(&["dead", "list"]).await.0, "");
+    let missing = punctual(node.api().base(), &["dead", "delete", &ids[1]]).await;
+    assert_eq!(missing.status.code(), Some(4));
+}

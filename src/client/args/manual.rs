@@ -10,6 +10,10 @@ Exit codes:
   5  too late to cancel or to replace
   6  unknown: it may have been done; the message says whether it is safe to repeat";
 
+pub const SUBMIT_USAGE: &str = "\
+punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]
+       punctual submit <FILE|-> [OPTIONS]";
+
 pub const SUBMIT_EXIT_CODES: &str = "\
 Exit codes:
   0    done; of lines: each is stored, by this run or by an earlier one

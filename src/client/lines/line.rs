@@ -167,7 +167,7 @@ mod tests {
             assert_eq!((wrong.number, wrong.kind), (3, WrongKind::NotJson), "{text}");
         }
         let wrong = Naming::new("r", None).line_of(1, b"{\"a\": nul}").unwrap_err();
-        assert_eq!(wrong.detail, "expected ident at column 9");
+        assert_eq!(wrong.detail, "expected ident at column 10");
         let wrong = Naming::new("r", None).line_of(1, b"{\"a\":\"\xff\"}").unwrap_err();
         assert_eq!(wrong.detail, "not UTF-8 from byte 7");
     }

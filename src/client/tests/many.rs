@@ -90,7 +90,7 @@ async fn a_bulk_cancel_goes_on_until_none_is_left() {
     let request = r#"POST /base/v1/tasks/cancel {"topic":"t","due_to":5,"dry_run":false}"#;
     assert_eq!(server.asked(), [request; 3]);
     let json = Bulk { is_json: true, ..bulk(&range, false) }.run(&server.caller()).await.unwrap();
-    assert_eq!(json, r#"{"cancelled":17,"dry_run":false,"more":false}"#);
+    assert_eq!(json, r#"{"cancelled":17,"dry_run":false,"exact":true,"more":false}"#);
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
     .await;
     let range = Range { due_from: Some("7".to_owned()), due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
-    assert_eq!(said, "3 tasks would be cancelled; nothing was done");
+    assert_eq!(said, "about 3 tasks would be cancelled; nothing was done");
     let expected = [r#"7"#, r#""2030-01-01T00:00:00.000Z""#]
         .map(|from| format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":{from},"dry_run":true}}"#));
     assert_eq!(server.asked(), expected);
