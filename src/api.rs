@@ -5,6 +5,8 @@
 //! front   admits requests, within bounds; measures; catches panics; hands on to the router
 //! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
 //! cluster, health                       what an operator asks
+//! operation, operations, schemas -> document        what is asked and answered, beside the routes; written down as OpenAPI 3.1
+//! interface                             the document, and the page of each type of problem
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
 //!
@@ -14,17 +16,24 @@
 
 mod body;
 mod cluster;
+mod document;
 mod draft;
 mod fields;
 mod front;
 mod health;
+mod interface;
 mod metrics;
 mod names;
+mod operation;
+mod operations;
 mod problem;
+mod problem_pages;
 mod problem_type;
 mod query;
 mod refusal;
 mod respond;
+mod route;
+mod schemas;
 mod serve;
 mod settings;
 mod shared;

@@ -17,7 +17,7 @@ use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};
 
 /// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
-const FIELDS: [&str; 11] = [
+pub const FIELDS: [&str; 11] = [
     "topic",
     "name",
     "due_at",
@@ -30,7 +30,7 @@ const FIELDS: [&str; 11] = [
     "key_base64",
     "headers",
 ];
-const FIELDS_OF_NAMED: [&str; 9] =
+pub const FIELDS_OF_NAMED: [&str; 9] =
     ["due_at", "delay", "payload", "payload_text", "payload_base64", "tombstone", "key", "key_base64", "headers"];
 
 type Member<'a> = Option<&'a RawValue>;

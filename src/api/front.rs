@@ -4,19 +4,20 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, Version, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
 use futures_util::FutureExt as _;
 use tokio::sync::SemaphorePermit;
 use tower::ServiceExt as _;
 
 use super::metrics::{Counted, method_label};
+use super::operation::Operation;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use super::route::Route;
 use super::shared::Shared;
-use super::{Metrics, Settings, cluster, health, names, tasks};
+use super::{Metrics, Settings, cluster, document, health, interface, names, operations, tasks};
 use crate::clock;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
@@ -26,40 +27,57 @@ use crate::telemetry::Registry;
 pub struct Api {
     shared: Arc<Shared>,
     router: Router,
+    operations: Arc<[(&'static str, Method, &'static Operation)]>,
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
+fn routes() -> [Route; 11] {
+    use operations as ops;
     [
-        ("/v1/tasks", post(tasks::submit)),
-        ("/v1/tasks/batch", post(tasks::submit_batch)),
-        ("/v1/tasks/{id}", get(tasks::look_up).delete(tasks::cancel)),
-        ("/v1/topics/{topic}/tasks/{name}", get(names::look_up).put(names::replace).delete(names::cancel)),
-        ("/v1/cluster", get(cluster::show)),
-        ("/livez", get(health::livez)),
-        ("/readyz", get(health::readyz)),
-        ("/metrics", get(health::metrics)),
+        Route::at("/v1/tasks").post(tasks::submit, &ops::tasks::SUBMIT),
+        Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
+        Route::at("/v1/tasks/{id}").get(tasks::look_up, &ops::tasks::LOOK_UP).delete(tasks::cancel, &ops::tasks::CANCEL),
+        Route::at("/v1/topics/{topic}/tasks/{name}")
+            .get(names::look_up, &ops::names::LOOK_UP)
+            .put(names::replace, &ops::names::REPLACE)
+            .delete(names::cancel, &ops::names::CANCEL),
+        Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
+        Route::at("/openapi.json").get(interface::document, &ops::cluster::INTERFACE),
+        Route::at("/problems").get(interface::problems, &ops::cluster::PROBLEMS),
+        Route::at("/problems/{slug}").get(interface::problem, &ops::cluster::PROBLEM),
+        Route::at("/livez").get(health::livez, &ops::node::LIVEZ),
+        Route::at("/readyz").get(health::readyz, &ops::node::READYZ),
+        Route::at("/metrics").get(health::metrics, &ops::node::METRICS),
     ]
 }
 
 /// The paths of [`routes`], for the labels of metrics.
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 11] = [
     "/v1/tasks",
     "/v1/tasks/batch",
     "/v1/tasks/{id}",
     "/v1/topics/{topic}/tasks/{name}",
     "/v1/cluster",
+    "/openapi.json",
+    "/problems",
+    "/problems/{slug}",
     "/livez",
     "/readyz",
     "/metrics",
 ];
 
+/// What a path or a method that there is not may be answered.
+const OF_NO_OPERATION: [ProblemType; 5] =
+    [ProblemType::NotFound, ProblemType::MethodNotAllowed, ProblemType::Internal, ProblemType::Busy, ProblemType::Draining];
+
 impl Api {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
-        let shared = Arc::new(Shared::new(service, settings, metrics, registry));
-        let router = routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+        let routes = routes();
+        let shared = Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
+        let operations = routes.iter().flat_map(operations_of).collect();
+        let router = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handlers));
         let router = router.method_not_allowed_fallback(method_not_allowed).fallback(not_found).with_state(shared.clone());
-        Self { shared, router }
+        Self { shared, router, operations }
     }
 
     pub fn settings(&self) -> &Settings {
@@ -77,11 +95,16 @@ impl Api {
         let route = label_of(request.uri().path());
         let method = method_label(request.method());
         let version = request.version();
+        let operation = self.operation_of(route, request.method());
         let _counted = Counted::new(&shared.metrics.in_flight, 1);
         let mut response = match self.admit(route) {
             Ok(_permit) => self.route(request).await,
             Err(problem) => problem.into_response(),
         };
+        debug_assert!(
+            is_told(operation, &response),
+            "{route} {method} answers what its operation does not tell of: {response:?}"
+        );
         if version < Version::HTTP_2 && shared.service.is_draining() {
             // So that callers which keep their connections go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -90,6 +113,11 @@ impl Api {
         shared.metrics.answered(route, method, response.status(), took);
         tracing::debug!(route, method, status = response.status().as_u16(), ?took, "answered");
         response
+    }
+
+    fn operation_of(&self, route: &'static str, method: &Method) -> Option<&'static Operation> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
     /// Takes a place among the requests in flight. A probe always has one, and is answered while the node drains.
@@ -118,6 +146,25 @@ impl Api {
                 Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
             }
         }
+    }
+}
+
+fn document_of(routes: &[Route]) -> Bytes {
+    let paths: Vec<_> = routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
+    // Strings and numbers: nothing in it can fail to be JSON, and a test reads it.
+    document::write(&paths).map(Bytes::from).unwrap_or_default()
+}
+
+fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
+    route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
+}
+
+/// Whether callers could know that this may be answered.
+fn is_told(operation: Option<&Operation>, response: &Response) -> bool {
+    let problem = response.extensions().get::<ProblemType>().copied();
+    match operation {
+        Some(operation) => operation.tells_of(response.status(), problem),
+        None => matches!(problem, Some(kind) if OF_NO_OPERATION.contains(&kind)),
     }
 }
 
@@ -153,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_route_is_its_own_label() {
-        let routes = routes().map(|(path, _)| path);
+        let routes = routes().map(|route| route.path);
         assert_eq!(routes, ROUTES);
         for route in routes {
             assert_eq!(label_of(route), route);

@@ -125,12 +125,12 @@ impl Problem {
     }
 
     pub fn json(&self) -> ProblemJson<'_> {
-        let (slug, status, title) = self.kind.row();
+        let row = self.kind.row();
         let more = self.more.as_deref();
         ProblemJson {
-            kind: TypeUri(slug),
-            title,
-            status,
+            kind: TypeUri(row.slug),
+            title: row.title,
+            status: row.status,
             detail: &self.detail,
             field: self.field.as_deref(),
             retry_after: self.kind.retry_after(),
@@ -194,7 +194,9 @@ impl<'a> MissingJson<'a> {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = super::respond::json(self.kind.status(), &self.json());
+        response.extensions_mut().insert(self.kind);
         let headers = response.headers_mut();
+        headers.insert(header::LINK, self.kind.help());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = self.kind.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

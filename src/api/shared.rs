@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
@@ -20,6 +21,8 @@ pub struct Shared {
     pub settings: Settings,
     pub metrics: Metrics,
     pub registry: Arc<Registry>,
+    /// The OpenAPI document.
+    pub document: Bytes,
     /// Bytes that bodies may still take.
     pub body_memory: Semaphore,
     /// Requests that may still be taken in.
@@ -27,12 +30,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
+    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>, document: Bytes) -> Self {
         // One body of the largest size always fits, whatever the settings say.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
         let body_memory = Semaphore::new(body_memory_max.min(Semaphore::MAX_PERMITS));
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self { service, settings, metrics, registry, body_memory, requests }
+        Self { service, settings, metrics, registry, document, body_memory, requests }
     }
 
     /// When a request that has just arrived must be answered.

@@ -3,6 +3,7 @@
 mod answers;
 mod bounds;
 mod connections;
+mod interface;
 mod wrong_requests;
 
 use std::sync::Arc;

@@ -18,6 +18,7 @@ mod cluster;
 mod examples;
 mod far;
 mod heartbeats;
+mod interface;
 mod kafka_edge;
 mod kafka_outage;
 mod kafka_refusals;
