@@ -4,6 +4,7 @@
 //! serve   accepts connections, within a bound, and ends them
 //! front   admits requests, within bounds; measures; catches panics; hands on to the router
 //! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
+//! lists, bulk           pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
 //! cluster, health                       what an operator asks
 //! operation, operations, schemas -> document        what is asked and answered, beside the routes; written down as OpenAPI 3.1
 //! interface                             the document, and the page of each type of problem
@@ -15,6 +16,7 @@
 //! logged.
 
 mod body;
+mod bulk;
 mod cluster;
 mod document;
 mod draft;
@@ -22,6 +24,7 @@ mod fields;
 mod front;
 mod health;
 mod interface;
+mod lists;
 mod metrics;
 mod names;
 mod operation;

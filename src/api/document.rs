@@ -102,7 +102,7 @@ fn operation_of(method: &Method, operation: &Operation) -> Part {
 fn parameter(parameter: &Parameter) -> Value {
     let (place, is_required) = match parameter.place {
         Place::Path => ("path", true),
-        Place::Query { is_required } => ("query", is_required),
+        Place::Query => ("query", false),
     };
     json!({
         "name": parameter.name,

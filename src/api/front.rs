@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::route::Route;
 use super::shared::Shared;
-use super::{Metrics, Settings, cluster, document, health, interface, names, operations, tasks};
+use super::{Metrics, Settings, bulk, cluster, document, health, interface, lists, names, operations, tasks};
 use crate::clock;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
@@ -31,16 +31,22 @@ pub struct Api {
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [Route; 11] {
+fn routes() -> [Route; 17] {
     use operations as ops;
     [
-        Route::at("/v1/tasks").post(tasks::submit, &ops::tasks::SUBMIT),
+        Route::at("/v1/tasks").get(lists::tasks, &ops::lists::TASKS).post(tasks::submit, &ops::tasks::SUBMIT),
         Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
+        Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
+        Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
         Route::at("/v1/tasks/{id}").get(tasks::look_up, &ops::tasks::LOOK_UP).delete(tasks::cancel, &ops::tasks::CANCEL),
         Route::at("/v1/topics/{topic}/tasks/{name}")
             .get(names::look_up, &ops::names::LOOK_UP)
             .put(names::replace, &ops::names::REPLACE)
             .delete(names::cancel, &ops::names::CANCEL),
+        Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
+        Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
+        Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
+        Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
         Route::at("/openapi.json").get(interface::document, &ops::cluster::INTERFACE),
         Route::at("/problems").get(interface::problems, &ops::cluster::PROBLEMS),
@@ -52,11 +58,17 @@ fn routes() -> [Route; 11] {
 }
 
 /// The paths of [`routes`], for the labels of metrics.
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 17] = [
     "/v1/tasks",
     "/v1/tasks/batch",
+    "/v1/tasks/counts",
+    "/v1/tasks/cancel",
     "/v1/tasks/{id}",
     "/v1/topics/{topic}/tasks/{name}",
+    "/v1/dead",
+    "/v1/dead/redrive",
+    "/v1/dead/{id}",
+    "/v1/dead/{id}/redrive",
     "/v1/cluster",
     "/openapi.json",
     "/problems",

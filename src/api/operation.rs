@@ -26,6 +26,7 @@ pub struct Operation {
 pub enum Tag {
     Tasks,
     Names,
+    Dead,
     /// Of the cluster and of the interface itself.
     Cluster,
     /// Probes: always answered.
@@ -95,12 +96,13 @@ pub struct Sample {
 }
 
 impl Tag {
-    pub const ALL: [Self; 4] = [Self::Tasks, Self::Names, Self::Cluster, Self::Node];
+    pub const ALL: [Self; 5] = [Self::Tasks, Self::Names, Self::Dead, Self::Cluster, Self::Node];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tasks => "tasks",
             Self::Names => "names",
+            Self::Dead => "dead letters",
             Self::Cluster => "cluster",
             Self::Node => "node",
         }
@@ -112,6 +114,7 @@ impl Tag {
             Self::Names => {
                 "Tasks by the submitter's own id: create or replace, look up, cancel. docs/names.md has the rules in a table."
             }
+            Self::Dead => "Tasks that were given up on: list, put back, drop.",
             Self::Cluster => "The cluster, and this interface itself.",
             Self::Node => "What a platform asks a node. Always answered: also while the node is busy, starts, or drains.",
         }
@@ -148,6 +151,10 @@ impl Operation {
 impl Parameter {
     pub const fn path(name: &'static str, description: &'static str, schema: &'static str) -> Self {
         Self { name, place: Place::Path, description, schema }
+    }
+
+    pub const fn query(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+        Self { name, place: Place::Query, description, schema }
     }
 }
 

@@ -79,7 +79,7 @@ problem_types! {
         then: "Correct the path. `GET /openapi.json` has all of them. A name in a path is percent-encoded: `a/b` is `a%2Fb`."
     }
     TaskNotFound(404, "task-not-found", "There is no such task") {
-        when: "No task has the id, or what was known of it is no longer kept; or the id is none; or no task has the name, or the name is free again. For a cancel, the member `verdict` is `not_found`.",
+        when: "No task has the id, or what was known of it is no longer kept; or the id is none; or no task has the name, or the name is free again; or there is no dead letter of this id: it was put back, or dropped. For a cancel, the member `verdict` is `not_found`.",
         then: "Nothing, if it was a cancel: there is nothing to stop."
     }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {

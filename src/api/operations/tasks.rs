@@ -106,3 +106,23 @@ pub const CANCEL: Operation = Operation {
     problems: &[P::TaskNotFound, P::TooLate, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_TASK, path: "$task" },
 };
+
+pub const CANCEL_MANY: Operation = Operation {
+    id: "cancelTasks",
+    tag: Tag::Tasks,
+    summary: "Cancel many tasks",
+    description: "Those that wait, of a topic and a range of due times, 10,000 in a call at most: `more` says whether there may be more. Each one ends as \
+                  `cancelled`, with its line in the execlog. What is on its way already is left. With `dry_run` they are counted, and nothing is done.",
+    parameters: &[],
+    body: Some(RequestBody {
+        schema: "Range",
+        examples: &[Example {
+            name: "dry",
+            summary: "How many there would be",
+            json: r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
+        }],
+    }),
+    answers: &[Answer::json(StatusCode::OK, "CancelledMany", "How many, exactly.")],
+    problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
+    sample: Sample { before: "", path: "/v1/tasks/cancel" },
+};

@@ -13,6 +13,12 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchAnswer", batch_answer()),
         ("BatchResult", batch_result()),
         ("Cancelled", cancelled()),
+        ("CancelledMany", cancelled_many()),
+        ("TaskPage", task_page()),
+        ("DeadPage", dead_page()),
+        ("OneTask", one_task()),
+        ("Redriven", redriven()),
+        ("Counts", counts()),
         ("Cluster", cluster()),
         ("Node", node()),
         ("Backlog", backlog()),
@@ -47,6 +53,7 @@ fn task() -> Value {
         "payload_base64": described("Base64", "The record's value, when it is not UTF-8."),
         "tombstone": { "const": true, "description": "The record's value is null." },
         "reason": { "type": "string", "description": "Why it was given up, of a dead letter." },
+        "died_at": described("Moment", "When it was given up, of a dead letter."),
     });
     object(description, &["id", "topic", "due_at", "state"], &properties)
 }
@@ -94,9 +101,89 @@ fn cancelled() -> Value {
     object("A cancel that took effect, now or before.", &["verdict"], &properties)
 }
 
+fn nullable(component: &str, description: &str) -> Value {
+    json!({ "oneOf": [reference(component), { "type": "null" }], "description": description })
+}
+
+fn count(description: &str) -> Value {
+    json!({ "type": "integer", "minimum": 0, "description": description })
+}
+
+fn boolean(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}
+
+fn cancelled_many() -> Value {
+    let properties = json!({
+        "cancelled": count("How many, exactly; with `dry_run` how many there are."),
+        "more": boolean("There may be more: repeat the request."),
+        "dry_run": boolean("Nothing was done."),
+        "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
+    });
+    object("Many tasks that were cancelled.", &["cancelled", "more", "dry_run"], &properties)
+}
+
+fn redriven() -> Value {
+    let properties = json!({
+        "redriven": count("How many, exactly; with `dry_run` how many there are."),
+        "more": boolean("There may be more: repeat the request."),
+        "dry_run": boolean("Nothing was done."),
+    });
+    object("Many dead letters that were put back.", &["redriven", "more", "dry_run"], &properties)
+}
+
+fn one_task() -> Value {
+    object("One task.", &["task"], &json!({ "task": reference("Task") }))
+}
+
+fn page_of(member: &str, description: &str) -> Value {
+    let properties = json!({
+        member: { "type": "array", "items": reference("Task"), "description": "In the order of their due times." },
+        "cursor": nullable("Cursor", "Asks for the next page; null at the end of the list."),
+    });
+    object(description, &[member, "cursor"], &properties)
+}
+
+fn task_page() -> Value {
+    page_of("tasks", "A page of tasks that wait.")
+}
+
+fn dead_page() -> Value {
+    page_of("dead", "A page of dead letters.")
+}
+
+fn counts() -> Value {
+    let figure = |name: &str, schema: Value, description: &str| {
+        let mut properties = json!({
+            "count": { "type": "integer", "minimum": 0, "description": "How many." },
+            "exact": { "type": "boolean", "description": "False: an estimate." },
+        });
+        let mut required = vec!["count", "exact"];
+        if !name.is_empty() {
+            properties[name] = schema;
+            required.push(name);
+        }
+        object(description, &required, &properties)
+    };
+    let properties = json!({
+        "as_of": described("Moment", "When it was counted."),
+        "pending": figure("", Value::Null, "All that wait."),
+        "topics": {
+            "type": "array",
+            "items": figure("topic", reference("TopicName"), "Those of a topic."),
+            "description": "By topic, the largest first.",
+        },
+        "more_topics": boolean("There may be topics that are not listed."),
+        "minutes": {
+            "type": "array",
+            "items": figure("from", described("Moment", "The beginning of the minute."), "Those that are due within a minute."),
+            "description": "By minute of the coming hour.",
+        },
+    });
+    object("How many tasks wait.", &["as_of", "pending", "topics", "more_topics", "minutes"], &properties)
+}
+
 fn cluster() -> Value {
-    let nullable = |component: &str, description: &str| json!({ "oneOf": [reference(component), { "type": "null" }], "description": description });
-    let count = |description: &str| json!({ "type": "integer", "minimum": 0, "description": description });
     let properties = json!({
         "node": { "type": "string", "format": "uuid", "description": "The node that answers. New at each start." },
         "now": nullable("Moment", "The cluster's clock, which is that of Postgres; null before Postgres has told it."),

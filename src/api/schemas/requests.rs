@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::words::{described, reference};
 use crate::api::draft::{FIELDS, FIELDS_OF_NAMED};
 use crate::api::fields::Array;
+use crate::api::lists::{LIMIT, LIMIT_MAX};
 use crate::domain::headers::COUNT_MAX;
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -15,6 +16,9 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("NewTask", new_task()),
         ("NewNamedTask", new_named_task()),
         ("NewBatch", new_batch()),
+        ("Range", range()),
+        ("Limit", limit()),
+        ("Cursor", cursor()),
     ]
 }
 
@@ -134,6 +138,31 @@ fn new_batch() -> Value {
         },
         "additionalProperties": false,
     })
+}
+
+fn range() -> Value {
+    let description = "Tasks of a topic, by their due time. Without `due_from` from the first on, without `due_to` to the last. The topic is required, so \
+                       that a forgotten field does not empty a cluster.";
+    json!({
+        "type": "object",
+        "description": description,
+        "required": ["topic"],
+        "properties": {
+            "topic": reference("TopicName"),
+            "due_from": described("DueAt", "Due then or later. RFC 3339 with a zone, or whole milliseconds since the epoch."),
+            "due_to": described("DueAt", "Due before then. RFC 3339 with a zone, or whole milliseconds since the epoch."),
+            "dry_run": { "type": "boolean", "description": "True: count, and do nothing." },
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn limit() -> Value {
+    json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT, "description": "How many a page has at most." })
+}
+
+fn cursor() -> Value {
+    json!({ "type": "string", "format": "cursor", "description": "Where the next page begins. It is worth nothing for another list, or with other filters." })
 }
 
 #[cfg(test)]
