@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Answer, Call, Cluster, Node, Oracle};
+use crate::support::{Answer, Call, Cluster, Node, Oracle, now_ms};
 
 #[path = "../../src/api/tests/wrong_requests/rows.rs"]
 mod rows;
@@ -85,7 +85,7 @@ impl Caller<'_> {
         let answer = self.node.api().send(method.clone(), &path, content.clone().filter(|_| content_type.is_some())).await;
         let body = content.map(|(_, body)| body).unwrap_or_default();
         let call =
-            Call { method: method.to_string(), path, body, status: answer.status, answer: answer.text.clone().into_bytes() };
+            Call { method: method.to_string(), path, body, status: answer.status, answer: answer.text.clone().into_bytes(), at: now_ms() };
         self.oracle.take_in(&call);
         answer
     }

@@ -1,16 +1,18 @@
 """What schemathesis is told about Punctual besides its document, what it is told to overlook and why, and the record of all it did.
 
-Set by tests/integration/interface.rs: PUNCTUAL_TEST_TOPICS, the topics that are there, comma-separated; PUNCTUAL_TEST_RECORD, the file for the record.
+Set by tests/integration/interface.rs: PUNCTUAL_TEST_TOPICS, the topics that are there, comma-separated; PUNCTUAL_TEST_DEAD, the ids of dead letters; PUNCTUAL_TEST_RECORD, the file for the record.
 """
 
 import base64
 import json
 import os
+import time
 
 import schemathesis
 from hypothesis import strategies
 
 TOPICS = os.environ["PUNCTUAL_TEST_TOPICS"].split(",")
+DEAD = os.environ["PUNCTUAL_TEST_DEAD"].split(",")
 RECORD = open(os.environ["PUNCTUAL_TEST_RECORD"], "w", encoding="utf-8")  # noqa: SIM115 - for the whole run
 PROBLEM = "urn:punctual:problem:"
 
@@ -23,6 +25,9 @@ def before_load_schema(context, raw_schema):
     schemas = raw_schema["components"]["schemas"]
     # Topics that are there: another name is answered 422, and nothing else would be tried.
     schemas["TopicName"]["enum"] = TOPICS
+    # Dead letters that are there.
+    for path, method in [("/v1/dead/{id}", "delete"), ("/v1/dead/{id}/redrive", "post")]:
+        raw_schema["paths"][path][method]["parameters"][0]["schema"] = {"type": "string", "format": "uuid", "enum": DEAD}
     # Callers must bear members that they do not know; here, one that is not in the document is a mistake.
     for schema in schemas.values():
         if schema.get("type") == "object" and "properties" in schema:
@@ -129,6 +134,7 @@ def after_call(context, case, response):
         "body": text_of(response.request.body),
         "status": response.status_code,
         "answer": text_of(response.content),
+        "at": int(time.time() * 1000),
     }
     RECORD.write(json.dumps(line) + "\n")
     RECORD.flush()
@@ -136,5 +142,5 @@ def after_call(context, case, response):
 
 @schemathesis.hook
 def after_network_error(context, case, request):
-    RECORD.write(json.dumps({"method": request.method, "path": request.path_url, "body": text_of(request.body), "status": 0, "answer": ""}) + "\n")
+    RECORD.write(json.dumps({"method": request.method, "path": request.path_url, "body": text_of(request.body), "status": 0, "answer": "", "at": 0}) + "\n")
     RECORD.flush()

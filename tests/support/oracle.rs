@@ -25,7 +25,25 @@ pub struct Call {
     pub body: Vec<u8>,
     pub status: u16,
     pub answer: Vec<u8>,
+    /// When it was answered, in milliseconds since the epoch.
+    pub at: i64,
 }
+
+/// What has become of a task, as far as the answers tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It waits, is on its way, or was published.
+    Open,
+    Cancelled,
+    /// One of those that a cancel of many may have met just before they were claimed.
+    PerhapsCancelled,
+    Dead,
+    /// A dead letter that was dropped.
+    Dropped,
+}
+
+/// A task that is due so much later than a cancel of many certainly waited then: the window, and how far the clock of the record may be behind.
+const CERTAINLY_WAITS: i64 = 2000;
 
 /// A task that was accepted.
 #[derive(Debug)]
@@ -35,7 +53,7 @@ struct Accepted {
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Vec<(String, String)>,
-    is_cancelled: bool,
+    fate: Fate,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +61,6 @@ pub struct Oracle {
     tasks: HashMap<Uuid, Accepted>,
     /// What each name stands for.
     names: HashMap<(String, String), Uuid>,
-    /// What has come into the tables by another way: other tests of the same cluster may put dead letters there.
-    pub effect_count: usize,
 }
 
 /// A task as some table has it.
@@ -79,6 +95,10 @@ impl Oracle {
                 self.submitted(call.status, &answer_of(call), &members);
             }
             ("POST", ["v1", "tasks", "batch"]) => self.submitted_many(call),
+            ("POST", ["v1", "tasks", "cancel"]) => self.cancelled_many(call),
+            ("POST", ["v1", "dead", "redrive"]) => self.redriven_many(call),
+            ("POST", ["v1", "dead", id, "redrive"]) => self.was_dead(id, Fate::Open),
+            ("DELETE", ["v1", "dead", id]) => self.was_dead(id, Fate::Dropped),
             ("PUT", ["v1", "topics", topic, "tasks", name]) => self.replaced(call, topic, name),
             ("DELETE", ["v1", "tasks", id]) => {
                 let id = id.parse().unwrap();
@@ -131,7 +151,8 @@ impl Oracle {
         if call.status == 200 {
             let old = self.names[&(topic.to_owned(), name.to_owned())];
             let old = self.tasks.get_mut(&old).expect("what is replaced was accepted");
-            assert!(!std::mem::replace(&mut old.is_cancelled, true), "what is replaced waited");
+            let fate = std::mem::replace(&mut old.fate, Fate::Cancelled);
+            assert!(matches!(fate, Fate::Open | Fate::PerhapsCancelled), "what is replaced waited, and was {fate:?}");
         }
         let members = serde_json::from_slice(&call.body).unwrap();
         self.accept(&answer_of(call), topic.to_owned(), Some(name.to_owned()), &members);
@@ -153,18 +174,57 @@ impl Oracle {
             key: text("key").or_else(|| bytes("key_base64")),
             payload: json.or_else(|| text("payload_text")).or_else(|| bytes("payload_base64")),
             headers: headers.unwrap_or_default(),
-            is_cancelled: false,
+            fate: Fate::Open,
         };
         assert!(self.tasks.insert(id, accepted).is_none(), "two tasks got the id {id}");
-        self.effect_count += 1;
     }
 
     fn cancelled(&mut self, id: Uuid, call: &Call) {
         let answer = answer_of(call);
         assert_eq!(answer["verdict"], "cancelled");
         assert_eq!(id_of(&answer["task"]), id);
-        self.tasks.get_mut(&id).expect("what is cancelled was accepted").is_cancelled = true;
-        self.effect_count += 1;
+        let task = self.tasks.get_mut(&id).expect("what is cancelled was accepted");
+        assert!(!matches!(task.fate, Fate::Dead | Fate::Dropped), "what is dead is not cancelled: {task:?}");
+        task.fate = Fate::Cancelled;
+    }
+
+    fn cancelled_many(&mut self, call: &Call) {
+        let (answer, range) = (answer_of(call), Range::of(&call.body));
+        let waits = |id: Uuid| due_at(id) > call.at + CERTAINLY_WAITS;
+        let may_wait = |id: Uuid| due_at(id) > call.at - CERTAINLY_WAITS;
+        let meant = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Open);
+        let meant: Vec<(Uuid, &mut Accepted)> = meant.map(|(id, task)| (*id, task)).filter(|(id, _)| may_wait(*id)).collect();
+        let certain = meant.iter().filter(|(id, _)| waits(*id)).count();
+        let count = usize::try_from(answer["cancelled"].as_u64().unwrap()).unwrap();
+        assert_eq!(answer["more"], false, "{answer}");
+        assert!((certain..=meant.len()).contains(&count), "{certain} to {} waited, and it says {answer}", meant.len());
+        if answer["dry_run"] == false {
+            for (id, task) in meant {
+                task.fate = if waits(id) { Fate::Cancelled } else { Fate::PerhapsCancelled };
+            }
+        }
+    }
+
+    /// Tasks that died since they were accepted: nobody is answered that.
+    pub fn died(&mut self, ids: impl IntoIterator<Item = Uuid>) {
+        for id in ids {
+            self.tasks.get_mut(&id).expect("what died was accepted").fate = Fate::Dead;
+        }
+    }
+
+    fn was_dead(&mut self, id: &str, fate: Fate) {
+        let task = self.tasks.get_mut(&id.parse().unwrap()).expect("what is dead was accepted");
+        assert_eq!(std::mem::replace(&mut task.fate, fate), Fate::Dead, "{task:?}");
+    }
+
+    fn redriven_many(&mut self, call: &Call) {
+        let (answer, range) = (answer_of(call), Range::of(&call.body));
+        let dead = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
+        let dead: Vec<&mut Accepted> = dead.map(|(_, task)| task).collect();
+        assert_eq!((&answer["redriven"], &answer["more"]), (&Value::from(dead.len()), &Value::from(false)));
+        if answer["dry_run"] == false {
+            dead.into_iter().for_each(|task| task.fate = Fate::Open);
+        }
     }
 
     pub fn task_count(&self) -> usize {
@@ -190,8 +250,11 @@ impl Oracle {
         let entries = sqlx::query("select topic, name, id from task_name").fetch_all(&cluster.sql).await.unwrap();
         let entries: HashMap<(String, String), Uuid> = entries.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
         assert_eq!(entries, self.names, "the names");
-        for nothing in ["select count(*) from dead_letter", "select count(*) from task_follow", "select count(*) from quarantine"]
-        {
+        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id").fetch_all(&cluster.sql).await.unwrap();
+        let mut wanted: Vec<Uuid> = self.tasks.iter().filter(|(_, task)| task.fate == Fate::Dead).map(|(id, _)| *id).collect();
+        wanted.sort_unstable();
+        assert_eq!(dead, wanted, "the dead letters");
+        for nothing in ["select count(*) from task_follow", "select count(*) from quarantine"] {
             assert_eq!(cluster.count(nothing).await, 0, "{nothing}");
         }
     }
@@ -200,7 +263,13 @@ impl Oracle {
 impl Accepted {
     fn check(&self, row: &Row) {
         assert_eq!(row.topic, self.topic, "the topic of {}", row.id);
-        assert_eq!(row.state == "cancelled", self.is_cancelled, "{row:?}; {self:?}");
+        let is_right = match self.fate {
+            Fate::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
+            Fate::Cancelled => row.state == "cancelled",
+            Fate::PerhapsCancelled => row.state != "dead",
+            Fate::Dead | Fate::Dropped => row.state == "dead",
+        };
+        assert!(is_right, "{row:?}; {self:?}");
         if let Some((name, key, payload, headers)) = &row.kept {
             assert_eq!((name, key), (&self.name, &self.key), "name and key of {}", row.id);
             assert_eq!((payload, headers), (&self.payload, &self.headers), "payload and headers of {}", row.id);
@@ -209,14 +278,14 @@ impl Accepted {
 }
 
 fn has_ended(state: &str) -> bool {
-    matches!(state, "published" | "cancelled")
+    matches!(state, "published" | "cancelled" | "dead")
 }
 
 /// All tasks of all tables, as of one moment.
 async fn rows_of(cluster: &Cluster) -> Vec<Row> {
-    let query = "select id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
-        union all select id, 'scheduled', topic, true, name, key, payload, headers from task_far
-        union all select id, state, topic, false, null, null, null, null from execlog";
+    let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
+        union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload, headers from task_far
+        union all select id, state, topic, false, null, null, null, null from execlog where state not in ('deferred', 'redriven')";
     let rows = sqlx::query(query).fetch_all(&cluster.sql).await.unwrap();
     let row = |row: sqlx::postgres::PgRow| {
         let headers: Option<Vec<u8>> = row.get("headers");
@@ -262,6 +331,33 @@ impl<'de> Deserialize<'de> for Pairs {
             }
         }
         deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// What a request for many tasks means.
+struct Range {
+    topic: String,
+    due_from: i64,
+    due_to: i64,
+}
+
+impl Range {
+    fn of(body: &[u8]) -> Self {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        let time = |field: &str, without: i64| match &body[field] {
+            Value::String(text) => {
+                let nanos = text.parse::<jiff::Timestamp>().unwrap().as_nanosecond();
+                i64::try_from((nanos + 999_999).div_euclid(1_000_000)).unwrap()
+            }
+            Value::Number(number) => number.as_i64().unwrap_or_else(|| number.as_f64().unwrap() as i64),
+            _ => without,
+        };
+        let topic = body["topic"].as_str().unwrap().to_owned();
+        Self { topic, due_from: time("due_from", i64::MIN), due_to: time("due_to", i64::MAX) }
+    }
+
+    fn holds(&self, id: Uuid, topic: &str) -> bool {
+        topic == self.topic && (self.due_from..self.due_to).contains(&due_at(id))
     }
 }
 
