@@ -1,9 +1,10 @@
 //! The way in: the REST API. All of axum and hyper is here.
 //!
 //! ```text
-//! serve   accepts connections, within a bound, and ends them
-//! front   admits requests, within bounds; measures; catches panics; hands on to the router
-//! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
+//! serve   accepts connections, within a bound
+//! connection, watched, line   one connection: who is slow is cut off, who is silent is sent away
+//! front, answer   admits requests, within bounds; measures; catches panics; hands on to the router; holds a place until the answer is written
+//! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body <- unpack       the words of node::service -> task_json
 //! cluster, health                       what an operator asks
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
@@ -12,11 +13,14 @@
 //! down. Each request is held within bounds (see [`Settings`]); where one is reached the caller is told at once. Payloads, keys and headers are never
 //! logged.
 
+mod answer;
 mod body;
 mod cluster;
+mod connection;
 mod draft;
 mod fields;
 mod front;
+mod line;
 mod health;
 mod metrics;
 mod names;
@@ -24,6 +28,7 @@ mod problem;
 mod problem_type;
 mod query;
 mod refusal;
+mod request_id;
 mod respond;
 mod serve;
 mod settings;
@@ -33,8 +38,11 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod times;
+mod trace;
+mod unpack;
 mod values;
 mod verdict;
+mod watched;
 
 pub use front::Api;
 pub use metrics::Metrics;

@@ -3,6 +3,7 @@
 //! | `type` (after `urn:punctual:problem:`) | status | when |
 //! |---|---|---|
 //! | `malformed-json` | 400 | the body is not JSON, or not UTF-8; `detail` has line and column |
+//! | `malformed-encoding` | 400 | the body is not what its `Content-Encoding` says, or ends before its end |
 //! | `unknown-field` | 400 | a field, or a query parameter, that there is not |
 //! | `duplicate-field` | 400 | a field twice in one object |
 //! | `missing-field` | 400 | a required field, or all of a set of which one is required |
@@ -13,13 +14,16 @@
 //! | `method-not-allowed` | 405 | `Allow` names the methods of the path |
 //! | `request-timeout` | 408 | the body did not arrive in time |
 //! | `too-late` | 409 | a cancel: the task was published, is on its way, or is a dead letter; a replacement: it is on its way |
-//! | `body-too-large` | 413 | over the bound on a body |
-//! | `batch-too-large` | 413 | over 10,000 tasks in one batch |
-//! | `unsupported-media-type` | 415 | not `application/json`, another charset than UTF-8, or compressed |
+//! | `body-too-large` | 413 | over the bound on a body (`--body-max`), as it came or unpacked |
+//! | `batch-too-large` | 413 | over the bound on a batch (`--batch-max`) |
+//! | `unsupported-media-type` | 415 | not `application/json`, or another charset than UTF-8 |
+//! | `unsupported-encoding` | 415 | compressed in another way than `Accept-Encoding` of the answer lists |
 //! | `unknown-topic` | 422 | Kafka has no such topic |
 //! | `record-too-large` | 422 | over what the topic takes |
 //! | `too-far-ahead` | 422 | over `--delay-max` |
 //! | `refused-value` | 422 | the database refused a value |
+//! | `too-many-requests` | 429 | this caller has too many requests in progress; nothing was done |
+//! | `header-too-large` | 431 | over the bound on a header (`--header-max`) |
 //! | `internal` | 500 | a bug |
 //! | `busy` | 503 | a bound of this node is reached; nothing was done |
 //! | `draining` | 503 | the node is about to leave; nothing was done |
@@ -28,7 +32,7 @@
 //! | `not-ready` | 503 | `/readyz`: `missing` says what is missing |
 //!
 //! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
-//! All of 503 carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of one task of a batch has it, too.
+//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of one task of a batch has it, too.
 
 use axum::http::StatusCode;
 
@@ -39,6 +43,7 @@ pub(super) const TYPE_PREFIX: &str = "urn:punctual:problem:";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProblemType {
     MalformedJson,
+    MalformedEncoding,
     UnknownField,
     DuplicateField,
     MissingField,
@@ -52,10 +57,13 @@ pub enum ProblemType {
     BodyTooLarge,
     BatchTooLarge,
     UnsupportedMediaType,
+    UnsupportedEncoding,
     UnknownTopic,
     RecordTooLarge,
     TooFarAhead,
     RefusedValue,
+    TooManyRequests,
+    HeaderTooLarge,
     Internal,
     Busy,
     Draining,
@@ -69,6 +77,7 @@ impl ProblemType {
     pub(super) const fn row(self) -> (&'static str, u16, &'static str) {
         match self {
             Self::MalformedJson => ("malformed-json", 400, "The body is not JSON in UTF-8"),
+            Self::MalformedEncoding => ("malformed-encoding", 400, "The body is not what its encoding says"),
             Self::UnknownField => ("unknown-field", 400, "There is no such field"),
             Self::DuplicateField => ("duplicate-field", 400, "A field is given twice"),
             Self::MissingField => ("missing-field", 400, "A required field is missing"),
@@ -82,10 +91,13 @@ impl ProblemType {
             Self::BodyTooLarge => ("body-too-large", 413, "The body is too large"),
             Self::BatchTooLarge => ("batch-too-large", 413, "The batch has too many tasks"),
             Self::UnsupportedMediaType => ("unsupported-media-type", 415, "The body is not of a supported type"),
+            Self::UnsupportedEncoding => ("unsupported-encoding", 415, "The body is compressed in an unsupported way"),
             Self::UnknownTopic => ("unknown-topic", 422, "Kafka has no such topic"),
             Self::RecordTooLarge => ("record-too-large", 422, "The record is larger than its topic takes"),
             Self::TooFarAhead => ("too-far-ahead", 422, "The due time is too far ahead"),
             Self::RefusedValue => ("refused-value", 422, "The database refused a value"),
+            Self::TooManyRequests => ("too-many-requests", 429, "This caller has too many requests in progress"),
+            Self::HeaderTooLarge => ("header-too-large", 431, "The header of the request is too large"),
             Self::Internal => ("internal", 500, "The node failed to answer"),
             Self::Busy => ("busy", 503, "A bound of this node is reached"),
             Self::Draining => ("draining", 503, "The node is about to leave"),
@@ -104,10 +116,10 @@ impl ProblemType {
         StatusCode::from_u16(self.row().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Seconds after which it is worth to ask again; all of 503 say one.
+    /// Seconds after which it is worth to ask again; all of 429 and 503 say one.
     pub(super) const fn retry_after(self) -> Option<u32> {
         match self {
-            Self::Busy => Some(1),
+            Self::Busy | Self::TooManyRequests => Some(1),
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
             // Long enough for a load balancer to see that the node is no longer ready.
             Self::Draining => Some(5),
