@@ -9,7 +9,7 @@ pub struct Settings {
     /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
     /// Bytes of all bodies that are being read, unpacked, parsed or stored, and of answers beyond 64 KiB until they are written: 503. At least one of
-    /// the largest always fits.
+    /// the largest always fits, if it is not compressed.
     pub body_memory_max: usize,
     /// Bytes of a request's header, with 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
     pub header_bytes_max: usize,

@@ -220,7 +220,7 @@ pub(super) struct Bounds {
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
     /// Bytes of all bodies in progress, and of large answers that are being written. At the bound, 503 with Retry-After. From 1MiB to 4GiB; at least
-    /// --body-max.
+    /// twice --body-max, for a compressed body is there twice.
     #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
     pub body_memory: String,
     /// Tasks of one batch; a larger one gets 413. From 1 to 10000.

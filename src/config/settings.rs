@@ -277,14 +277,13 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
         reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "one topic cannot have more in flight than the node (--in-flight-tasks)");
     }
     // Otherwise a task could be accepted that never fits.
-    for (limits, bytes) in [
-        (IN_FLIGHT_BYTES, bounds.in_flight_bytes),
-        (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes),
-        (BODY_MEMORY, bounds.body_memory_bytes),
-    ] {
+    for (limits, bytes) in [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)] {
         if reader.took(limits.flag) && bytes < bounds.body_bytes_max {
             reader.problem(limits.flag, "less than one request may hold (--body-max)");
         }
+    }
+    if reader.took(BODY_MEMORY.flag) && bounds.body_memory_bytes / 2 < bounds.body_bytes_max {
+        reader.problem(BODY_MEMORY.flag, "less than one request may hold, compressed and unpacked (twice --body-max)");
     }
     bounds
 }
