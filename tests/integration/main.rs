@@ -15,6 +15,7 @@ mod support;
 mod bad_input;
 mod cancel;
 mod cluster;
+mod examples;
 mod far;
 mod heartbeats;
 mod kafka_edge;
