@@ -169,6 +169,10 @@ fn headers_of(value: Member<'_>, trace: Option<&TraceParent>) -> Result<Headers,
     if let Some(trace) = trace
         && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
     {
+        if headers.len() == COUNT_MAX {
+            let detail = format!("a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more");
+            return Err(Problem::invalid("headers", detail));
+        }
         headers.push((Cow::Borrowed(TRACEPARENT), Cow::Borrowed(trace.as_str())));
     }
     // One by one where it fails, to name the header: a refusal may cost more than what goes through.

@@ -3,7 +3,7 @@
 //! A few KiB can unpack to GiB, so that what comes out is counted while it does, and a decoder may not keep a window larger than RFC 9659 allows. Only
 //! so many bodies are unpacked at a time: each takes a decoder's window besides what is counted.
 
-use std::io::Read;
+use std::io::{self, BufRead, Read};
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, header};
@@ -19,9 +19,11 @@ use super::shared::{Shared, UNPACKED_AT_ONCE};
 pub const ENCODINGS: &str = "gzip, zstd";
 /// The window of zstd that a content encoding may have (RFC 9659): 8 MiB, by its logarithm.
 const WINDOW_LOG_MAX: u32 = 23;
-/// Bytes that are unpacked at a time; others get their turn after each few.
+/// Bytes that come out at a time.
 const PIECE_BYTES: usize = 16 << 10;
+/// Others get their turn after so many pieces, and after so many bytes that went in: of empty members of gzip nothing comes out for megabytes.
 const PIECES_AT_ONCE: usize = 16;
+const PACKED_AT_ONCE: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Encoding {
@@ -45,11 +47,12 @@ impl Encoding {
         }
     }
 
-    fn decoder(self, packed: &Bytes) -> std::io::Result<Box<dyn Read + Send + '_>> {
+    fn decoder(self, packed: &[u8]) -> io::Result<Box<dyn Read + Send + '_>> {
+        let packed = Turns { rest: packed, left: PACKED_AT_ONCE };
         Ok(match self {
-            Self::Gzip => Box::new(MultiGzDecoder::new(packed.as_ref())),
+            Self::Gzip => Box::new(MultiGzDecoder::new(packed)),
             Self::Zstd => {
-                let mut decoder = ZstdDecoder::with_buffer(packed.as_ref())?;
+                let mut decoder = ZstdDecoder::with_buffer(packed)?;
                 decoder.window_log_max(WINDOW_LOG_MAX)?;
                 Box::new(decoder)
             }
@@ -57,9 +60,39 @@ impl Encoding {
     }
 }
 
+/// Bytes that would block after every few, so that a decoder comes up for air.
+struct Turns<'a> {
+    rest: &'a [u8],
+    /// Bytes until the next turn.
+    left: usize,
+}
+
+impl BufRead for Turns<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.left == 0 {
+            self.left = PACKED_AT_ONCE;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.rest[..self.rest.len().min(self.left)])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.rest = &self.rest[count..];
+        self.left -= count;
+    }
+}
+
+impl Read for Turns<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(buffer)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
 /// The body that `packed` is the compressed form of.
 pub async fn unpack<'a>(shared: &'a Shared, encoding: Encoding, packed: &Bytes) -> Result<(Bytes, Share<'a>), Problem> {
-    let corrupt = |error: &std::io::Error| {
+    let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
         Problem::new(ProblemType::MalformedEncoding, format!("the body is not {name}, or not all of it: {error}"))
             .at("content-encoding")
@@ -73,6 +106,10 @@ pub async fn unpack<'a>(shared: &'a Shared, encoding: Encoding, packed: &Bytes) 
         let length = match decoder.read(&mut piece) {
             Ok(0) => break,
             Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::task::yield_now().await;
+                continue;
+            }
             Err(error) => return Err(corrupt(&error)),
         };
         if whole.len().saturating_add(length) > shared.settings.body_bytes_max {

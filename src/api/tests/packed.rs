@@ -107,6 +107,24 @@ async fn a_bomb_is_refused_at_the_bound_on_a_body() {
 }
 
 #[tokio::test]
+async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
+    let api = api();
+    for (encoding, empty, task) in [("gzip", gzip(b""), gzip(TASK.as_bytes())), ("zstd", zstd(b""), zstd(TASK.as_bytes()))] {
+        let body = [empty.repeat(MIB / empty.len()), task].concat();
+        let mut answer = Box::pin(api.ask(packed(&[encoding], body)));
+        let mut turns = 0;
+        let answer = loop {
+            match futures_util::poll!(&mut answer) {
+                std::task::Poll::Ready(answer) => break answer,
+                std::task::Poll::Pending => turns += 1,
+            }
+        };
+        assert_eq!(answer.status(), StatusCode::CREATED, "{encoding}");
+        assert!(turns >= 16, "{turns} turns for 1 MiB of {encoding}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_unpacked_counts_against_the_memory_for_bodies() {
     let slow = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let large = gzip(format!("{slow}{}", " ".repeat(MIB - slow.len())).as_bytes());
