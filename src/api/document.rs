@@ -171,6 +171,9 @@ fn problem_response(problems: &[ProblemType]) -> Value {
     let schema = json!({ "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }] });
     let help = "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.";
     let mut headers = json!({ "Link": { "description": help, "required": true, "schema": { "type": "string" } } });
+    if problems.contains(&ProblemType::UnsupportedEncoding) {
+        headers["Accept-Encoding"] = json!({ "description": "What a body may be compressed with, of `unsupported-encoding`.", "schema": { "type": "string" } });
+    }
     if problems.iter().all(|kind| kind.retry_after().is_some()) {
         headers["Retry-After"] = json!({
             "description": "Seconds after which it is worth to ask again.",

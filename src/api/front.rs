@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, Method, Request, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use tokio::sync::SemaphorePermit;
+use hyper::body::Body as _;
 use tower::ServiceExt as _;
+use tracing::Instrument as _;
 
-use super::metrics::{Counted, method_label};
+use super::answer::{Answer, Place};
+use super::line::Line;
+use super::metrics::method_label;
 use super::operation::Operation;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use super::request_id::{REQUEST_ID, RequestId};
 use super::route::Route;
 use super::shared::Shared;
 use super::{Metrics, Settings, bulk, cluster, document, health, interface, lists, names, operations, tasks};
@@ -79,8 +83,15 @@ const ROUTES: [&str; 17] = [
 ];
 
 /// What a path or a method that there is not may be answered.
-const OF_NO_OPERATION: [ProblemType; 5] =
-    [ProblemType::NotFound, ProblemType::MethodNotAllowed, ProblemType::Internal, ProblemType::Busy, ProblemType::Draining];
+const OF_NO_OPERATION: [ProblemType; 7] = [
+    ProblemType::NotFound,
+    ProblemType::MethodNotAllowed,
+    ProblemType::TooManyRequests,
+    ProblemType::HeaderTooLarge,
+    ProblemType::Internal,
+    ProblemType::Busy,
+    ProblemType::Draining,
+];
 
 impl Api {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
@@ -100,31 +111,52 @@ impl Api {
         &self.shared.metrics
     }
 
+    /// A place for a request whose header came over `line`.
+    pub fn place(&self, line: &Arc<Line>, is_multiplexed: bool) -> Place {
+        Place::new(self.shared.clone(), line.clone(), is_multiplexed)
+    }
+
     /// Answers one request; never fails, and does not panic when a handler does.
-    pub async fn answer(&self, request: Request<Body>) -> Response {
+    pub async fn answer(&self, mut place: Place, request: Request<Body>) -> axum::http::Response<Answer> {
         let started = clock::monotonic();
-        let shared = &*self.shared;
         let route = label_of(request.uri().path());
         let method = method_label(request.method());
-        let version = request.version();
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
-        let _counted = Counted::new(&shared.metrics.in_flight, 1);
-        let mut response = match self.admit(route) {
-            Ok(_permit) => self.route(request).await,
-            Err(problem) => problem.into_response(),
-        };
-        debug_assert!(
-            is_told(operation, &response),
-            "{route} {method} answers what its operation does not tell of: {response:?}"
-        );
-        if version < Version::HTTP_2 && shared.service.is_draining() {
+        let only_shows = is_head || request.method() == Method::GET;
+        let id = RequestId::of(request.headers());
+        // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
+        let span = tracing::debug_span!("request", request_id = %id);
+        let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        let size = response.body().size_hint().lower();
+        if Place::must_hold(size)
+            && let Err(problem) = place.hold_answer(size, only_shows).await
+        {
+            response = problem.into_response();
+        }
+        if let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
+            debug_assert!(is_told(operation, Some(problem.kind()), response.status()), "{route} {method} does not tell of {problem:?}");
+            problem.write(&mut response, id.as_str(), is_head);
+        } else {
+            debug_assert!(is_told(operation, None, response.status()), "{route} {method} does not tell of {}", response.status());
+        }
+        if version < Version::HTTP_2 && self.shared.service.is_draining() {
             // So that callers which keep their connections go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response.headers_mut().insert(REQUEST_ID, id.into_header());
         let took = clock::monotonic().since(started);
-        shared.metrics.answered(route, method, response.status(), took);
+        self.shared.metrics.answered(route, method, response.status(), took);
+        let _in_span = span.enter();
         tracing::debug!(route, method, status = response.status().as_u16(), ?took, "answered");
-        response
+        response.map(|body| Answer::new(body, place))
+    }
+
+    async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
+        match self.admit(place, route, &request) {
+            Ok(()) => self.route(request, id).await,
+            Err(problem) => problem.into_response(),
+        }
     }
 
     fn operation_of(&self, route: &'static str, method: &Method) -> Option<&'static Operation> {
@@ -133,28 +165,30 @@ impl Api {
     }
 
     /// Takes a place among the requests in flight. A probe always has one, and is answered while the node drains.
-    fn admit(&self, route: &'static str) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+    fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
+        let header_bytes_max = self.shared.settings.header_bytes_max;
+        if size_of(request) > header_bytes_max {
+            self.shared.metrics.rejected("header_bytes");
+            return Err(Problem::header_too_large(header_bytes_max));
+        }
         if matches!(route, "/livez" | "/readyz" | "/metrics") {
-            return Ok(None);
+            return Ok(());
         }
         if self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        self.shared.requests.try_acquire().map(Some).map_err(|_none_left| {
-            self.shared.metrics.rejected("requests_in_flight");
-            Problem::busy("requests_in_flight")
-        })
+        place.admit()
     }
 
-    async fn route(&self, request: Request<Body>) -> Response {
+    async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {
         let answer = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind().await;
         match answer {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_panic) => {
                 // The panic hook has said where. One request that meets a bug must not take the node with it, nor, sent again, the next node.
-                tracing::error!("a handler panicked; the request is answered 500");
+                tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
                 Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
             }
         }
@@ -172,12 +206,19 @@ fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &
 }
 
 /// Whether callers could know that this may be answered.
-fn is_told(operation: Option<&Operation>, response: &Response) -> bool {
-    let problem = response.extensions().get::<ProblemType>().copied();
+fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: StatusCode) -> bool {
     match operation {
-        Some(operation) => operation.tells_of(response.status(), problem),
+        Some(operation) => operation.tells_of(status, problem),
         None => matches!(problem, Some(kind) if OF_NO_OPERATION.contains(&kind)),
     }
+}
+
+/// Bytes of a request's header, counted as HTTP/2 does (RFC 9113, 6.5.2), so that the bound is the same for both versions.
+fn size_of(request: &Request<Body>) -> usize {
+    const FIELD: usize = 32;
+    let fields = |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let uri = request.uri();
+    uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }
 
 async fn not_found() -> Problem {

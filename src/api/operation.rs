@@ -126,13 +126,14 @@ impl Operation {
     pub fn all_problems(&self) -> Vec<ProblemType> {
         use ProblemType as P;
         let mut problems = self.problems.to_vec();
-        problems.push(P::Internal);
+        // Busy also when there is no memory left for a large answer.
+        problems.extend([P::HeaderTooLarge, P::Internal, P::Busy]);
         if self.tag != Tag::Node {
-            problems.extend([P::UnknownField, P::Busy, P::Draining]);
+            problems.extend([P::UnknownField, P::TooManyRequests, P::Draining]);
         }
         if self.body.is_some() {
             problems.extend([P::MalformedJson, P::DuplicateField, P::InvalidValue]);
-            problems.extend([P::RequestTimeout, P::BodyTooLarge, P::UnsupportedMediaType]);
+            problems.extend([P::RequestTimeout, P::BodyTooLarge, P::MalformedEncoding, P::UnsupportedEncoding, P::UnsupportedMediaType]);
         }
         problems.sort_unstable();
         problems.dedup();
@@ -186,6 +187,6 @@ mod tests {
         assert!(submit.tells_of(StatusCode::UNPROCESSABLE_ENTITY, Some(ProblemType::UnknownTopic)));
         assert!(!submit.tells_of(StatusCode::CONFLICT, Some(ProblemType::TooLate)));
         assert!(operations::node::LIVEZ.tells_of(StatusCode::INTERNAL_SERVER_ERROR, Some(ProblemType::Internal)));
-        assert!(!operations::node::LIVEZ.tells_of(StatusCode::SERVICE_UNAVAILABLE, Some(ProblemType::Busy)));
+        assert!(!operations::node::LIVEZ.tells_of(StatusCode::SERVICE_UNAVAILABLE, Some(ProblemType::Draining)));
     }
 }

@@ -2,7 +2,7 @@
 //! that a node serves below `/problems` are made of it.
 //!
 //! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
-//! All of 503 carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of one task of a batch has it, too.
+//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of one task of a batch has it, too.
 
 use axum::http::{HeaderValue, StatusCode};
 
@@ -54,6 +54,10 @@ problem_types! {
         when: "The body is not JSON, or its bytes are not UTF-8. `detail` has the line and the column.",
         then: "Correct the body. A byte order mark and trailing commas are no JSON."
     }
+    MalformedEncoding(400, "malformed-encoding", "The body is not what its encoding says") {
+        when: "The body is not what its `Content-Encoding` says, or ends before its end.",
+        then: "Correct the client. Send the body as it is to find out whether the rest is right."
+    }
     UnknownField(400, "unknown-field", "There is no such field") {
         when: "An object of the body has a field, or the query a parameter, that there is not; `field` names it. Nothing is ignored: what was meant would be lost in silence.",
         then: "Correct the name. `detail` has the names that there are."
@@ -87,7 +91,7 @@ problem_types! {
         then: "Use one of the methods that the header `Allow` names."
     }
     RequestTimeout(408, "request-timeout", "The request did not arrive in time") {
-        when: "The body did not arrive before the deadline of the request (30 s), or ended early. Nothing was done.",
+        when: "The body did not arrive before the deadline of the request (`--request-timeout`), or ended early. Nothing was done.",
         then: "Repeat the request: it is safe."
     }
     TooLate(409, "too-late", "The task can no longer be stopped") {
@@ -95,16 +99,20 @@ problem_types! {
         then: "Take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
     }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
-        when: "The body is over the bound of the node (`--body-max`). It was refused without being read to its end, and nothing was done.",
+        when: "The body is over the bound of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
         then: "Send the tasks in several batches. One record that large is refused by its topic, too."
     }
     BatchTooLarge(413, "batch-too-large", "The batch has too many tasks") {
-        when: "A batch has more tasks than it may have. Nothing of it was done.",
+        when: "A batch has more tasks than it may have (`--batch-max`). Nothing of it was done.",
         then: "Send several."
     }
     UnsupportedMediaType(415, "unsupported-media-type", "The body is not of a supported type") {
-        when: "`Content-Type` is not `application/json`, names another charset than UTF-8, or is missing; or `Content-Encoding` names what the node does not unpack. `field` names the header.",
+        when: "`Content-Type` is not `application/json`, names another charset than UTF-8, or is missing.",
         then: "Send `content-type: application/json`."
+    }
+    UnsupportedEncoding(415, "unsupported-encoding", "The body is compressed in an unsupported way") {
+        when: "`Content-Encoding` is neither `gzip` nor `zstd`, or names several. `Accept-Encoding` of the answer lists what the node unpacks.",
+        then: "Use one of these, or none."
     }
     UnknownTopic(422, "unknown-topic", "Kafka has no such topic") {
         when: "Kafka says that there is no such topic. Punctual never creates one.",
@@ -121,6 +129,14 @@ problem_types! {
     RefusedValue(422, "refused-value", "The database refused a value") {
         when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
         then: "Report it as a bug, with `detail`."
+    }
+    TooManyRequests(429, "too-many-requests", "This caller has too many requests in progress") {
+        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`). Nothing was done.",
+        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` says."
+    }
+    HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
+        when: "The header of the request, with 32 bytes for each of its fields, is over the bound (`--header-max`). Nothing was done.",
+        then: "Send less of it: cookies and tokens of others are the usual reason."
     }
     Internal(500, "internal", "The node failed to answer") {
         when: "The node met a bug. Whether anything was done is unknown.",
@@ -158,10 +174,10 @@ impl ProblemType {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Seconds after which it is worth to ask again; all of 503 say one.
+    /// Seconds after which it is worth to ask again; all of 429 and 503 say one.
     pub(super) const fn retry_after(self) -> Option<u32> {
         match self {
-            Self::Busy => Some(1),
+            Self::Busy | Self::TooManyRequests => Some(1),
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
             // Long enough for a load balancer to see that the node is no longer ready.
             Self::Draining => Some(5),

@@ -28,6 +28,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("base64", &["api", "client"]),
     ("clap", &["config", "client::args"]),
     ("etcd_client", &["etcd"]),
+    ("flate2", &["api"]),
     ("http_body_util", &["api"]),
     ("hyper", &["api"]),
     ("hyper_util", &["api"]),
@@ -43,6 +44,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("sqlx", &["postgres"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
+    ("zstd", &["api"]),
 ];
 
 /// Libraries for all but the pure modules.

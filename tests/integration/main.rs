@@ -25,6 +25,7 @@ mod kafka_refusals;
 mod kafka_support;
 mod large;
 mod leaves;
+mod limits;
 mod main_job;
 mod membership;
 mod membership_outages;

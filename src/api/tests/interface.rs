@@ -26,14 +26,14 @@ fn check_paper(path: &str, wanted: &str) {
 
 #[tokio::test]
 async fn the_document_that_is_checked_in_is_the_one_that_is_served() {
-    let response = api().answer(bare("GET", "/openapi.json")).await;
+    let response = api().ask(bare("GET", "/openapi.json")).await;
     assert_eq!((response.status(), header_of(&response, "content-type")), (StatusCode::OK, Some("application/json")));
     check_paper("docs/openapi.json", &text_of(response).await);
 }
 
 #[tokio::test]
 async fn the_page_of_problems_that_is_checked_in_is_the_one_that_is_served() {
-    let response = api().answer(bare("GET", "/problems")).await;
+    let response = api().ask(bare("GET", "/problems")).await;
     assert_eq!(header_of(&response, "content-type"), Some("text/markdown; charset=utf-8"));
     check_paper("docs/problems.md", &text_of(response).await);
 }
@@ -41,19 +41,19 @@ async fn the_page_of_problems_that_is_checked_in_is_the_one_that_is_served() {
 #[tokio::test]
 async fn a_problem_leads_to_the_page_of_its_type() {
     let api = api();
-    let response = api.answer(bare("GET", "/v1/tasks/17")).await;
+    let response = api.ask(bare("GET", "/v1/tasks/17")).await;
     assert_eq!(header_of(&response, "link"), Some("</problems/task-not-found>; rel=\"help\""));
     for kind in ProblemType::ALL {
-        let page = api.answer(bare("GET", &format!("/problems/{}", kind.slug()))).await;
+        let page = api.ask(bare("GET", &format!("/problems/{}", kind.slug()))).await;
         assert_eq!(page.status(), StatusCode::OK);
         assert!(text_of(page).await.contains(&format!("urn:punctual:problem:{}`", kind.slug())));
     }
-    assert_eq!(api.answer(bare("GET", "/problems/none")).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(api.ask(bare("GET", "/problems/none")).await.status(), StatusCode::NOT_FOUND);
 }
 
 /// Method, path and operation of all that the document has.
 async fn operations() -> Vec<(String, String, Value)> {
-    let document = json_of(api().answer(bare("GET", "/openapi.json")).await).await;
+    let document = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
     let mut operations = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -100,7 +100,7 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
             let body = example["value"].to_string();
             assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
             let path = path.replace("{topic}", "demo").replace("{name}", "n").replace("{id}", "x");
-            let response = api.answer(request(&method, &path, Some("application/json"), body)).await;
+            let response = api.ask(request(&method, &path, Some("application/json"), body)).await;
             assert!(response.status().is_success(), "{method} {path} {name}: {}", text_of(response).await);
         }
     }

@@ -36,21 +36,24 @@ fn check(problem: &Value, wanted: (u16, &str, &str), what: &str) {
     );
     assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{what}: {problem}");
     assert!(problem["title"].is_string());
-    assert_eq!(problem["retry_after"].is_u64(), status == 503, "{what}: {problem}");
+    assert_eq!(problem["retry_after"].is_u64(), matches!(status, 429 | 503), "{what}: {problem}");
 }
 
 async fn check_response(response: Response, wanted: (u16, &str, &str), what: &str) {
     assert_eq!(response.status().as_u16(), wanted.0, "{what}");
     assert_eq!(header_of(&response, "content-type"), Some("application/problem+json"), "{what}");
-    assert_eq!(header_of(&response, "retry-after").is_some(), wanted.0 == 503, "{what}");
-    check(&json_of(response).await, wanted, what);
+    assert_eq!(header_of(&response, "retry-after").is_some(), matches!(wanted.0, 429 | 503), "{what}");
+    let request_id = header_of(&response, "x-request-id").unwrap().to_owned();
+    let problem = json_of(response).await;
+    assert_eq!(problem["request_id"], Value::from(request_id), "{what}");
+    check(&problem, wanted, what);
 }
 
 #[tokio::test]
 async fn wrong_tasks_are_refused_with_the_field() {
     let api = api();
     for (body, status, kind, field) in TASKS.iter().chain(TASKS_OF_MODEL) {
-        check_response(api.answer(post("/v1/tasks", *body)).await, (*status, kind, field), body).await;
+        check_response(api.ask(post("/v1/tasks", *body)).await, (*status, kind, field), body).await;
     }
 }
 
@@ -58,7 +61,7 @@ async fn wrong_tasks_are_refused_with_the_field() {
 async fn wrong_batches_are_refused_as_a_whole() {
     let api = api();
     for (body, status, kind, field) in BATCHES {
-        check_response(api.answer(post("/v1/tasks/batch", *body)).await, (*status, kind, field), body).await;
+        check_response(api.ask(post("/v1/tasks/batch", *body)).await, (*status, kind, field), body).await;
     }
 }
 
@@ -66,7 +69,7 @@ async fn wrong_batches_are_refused_as_a_whole() {
 async fn a_wrong_task_of_a_batch_has_a_result_of_its_own_and_the_others_are_taken() {
     let api = api();
     for (item, status, kind, field) in ITEMS.iter().chain(ITEMS_OF_MODEL) {
-        let response = api.answer(post("/v1/tasks/batch", format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#))).await;
+        let response = api.ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#))).await;
         assert_eq!(response.status(), StatusCode::OK);
         let answer = json_of(response).await;
         let statuses: Vec<u64> =
@@ -86,22 +89,22 @@ async fn values_beyond_their_bounds_are_refused() {
         (with("headers", format!("{{{}}}", headers.join(","))), "headers"),
         (format!(r#"{{"topic":{:?},"delay":1,"payload":1}}"#, "t".repeat(250)), "topic"),
     ] {
-        check_response(api.answer(post("/v1/tasks", body)).await, (400, "invalid-value", field), field).await;
+        check_response(api.ask(post("/v1/tasks", body)).await, (400, "invalid-value", field), field).await;
     }
     let long = format!(r#"{{"topic":"small","delay":1,"payload_text":{:?}}}"#, "x".repeat(1000));
-    check_response(api.answer(post("/v1/tasks", long)).await, (422, "record-too-large", "payload_text"), "too large").await;
+    check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "payload_text"), "too large").await;
     let long = format!(r#"{{"topic":"small","delay":1,"tombstone":true,"key":{:?}}}"#, "x".repeat(1000));
-    check_response(api.answer(post("/v1/tasks", long)).await, (422, "record-too-large", "key"), "too large").await;
+    check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "key"), "too large").await;
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
-    check_response(api.answer(post("/v1/tasks/batch", batch)).await, (413, "batch-too-large", "tasks"), "batch").await;
+    check_response(api.ask(post("/v1/tasks/batch", batch)).await, (413, "batch-too-large", "tasks"), "batch").await;
     let unknown: Vec<String> = (0..1000).map(|number| format!(r#""f{number}":1"#)).collect();
     let body = format!("{{{}}}", unknown.join(","));
-    check_response(api.answer(post("/v1/tasks", body)).await, (400, "unknown-field", "f0"), "many fields").await;
+    check_response(api.ask(post("/v1/tasks", body)).await, (400, "unknown-field", "f0"), "many fields").await;
 }
 
 #[tokio::test]
 async fn a_body_that_is_no_utf_8_is_refused_with_its_place() {
-    let response = api().answer(post("/v1/tasks", b"{\n\"topic\":\"\xff\"}".as_slice())).await;
+    let response = api().ask(post("/v1/tasks", b"{\n\"topic\":\"\xff\"}".as_slice())).await;
     let problem = json_of(response).await;
     check(&problem, (400, "malformed-json", NO_FIELD), "not UTF-8");
     assert!(problem["detail"].as_str().unwrap().starts_with("line 2, column 10"), "{problem}");
@@ -109,7 +112,7 @@ async fn a_body_that_is_no_utf_8_is_refused_with_its_place() {
 
 #[tokio::test]
 async fn malformed_json_is_refused_with_its_place() {
-    let problem = json_of(api().answer(post("/v1/tasks", "{\n  \"topic\": \"t\",\n  \"delay\" 1}")).await).await;
+    let problem = json_of(api().ask(post("/v1/tasks", "{\n  \"topic\": \"t\",\n  \"delay\" 1}")).await).await;
     assert!(problem["detail"].as_str().unwrap().starts_with("line 3, column 11: expected `:`"), "{problem}");
 }
 
@@ -118,7 +121,7 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
     let api = api();
     for (method, path, content_type, wanted) in REQUESTS {
         let what = format!("{method} {path} {content_type:?}");
-        check_response(api.answer(request(method, path, *content_type, TASK)).await, *wanted, &what).await;
+        check_response(api.ask(request(method, path, *content_type, TASK)).await, *wanted, &what).await;
     }
 }
 
@@ -137,9 +140,9 @@ async fn wrong_replacements_are_refused_with_the_field() {
     let api = api();
     for (topic, body, status, kind, field) in REPLACEMENTS.iter().chain(REPLACEMENTS_OF_MODEL) {
         let path = format!("/v1/topics/{topic}/tasks/n");
-        let response = api.answer(request("PUT", &path, Some("application/json"), *body)).await;
+        let response = api.ask(request("PUT", &path, Some("application/json"), *body)).await;
         check_response(response, (*status, kind, field), body).await;
-        check_response(api.answer(bare("GET", &path)).await, (404, "task-not-found", "name"), "nothing of it is stored").await;
+        check_response(api.ask(bare("GET", &path)).await, (404, "task-not-found", "name"), "nothing of it is stored").await;
     }
 }
 
@@ -147,16 +150,9 @@ async fn wrong_replacements_are_refused_with_the_field() {
 async fn a_wrong_method_is_told_the_right_ones() {
     let api = api();
     for (path, allow) in [("/v1/tasks", "POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
-        let response = api.answer(bare("PUT", path)).await;
+        let response = api.ask(bare("PUT", path)).await;
         assert_eq!(header_of(&response, "allow"), Some(allow), "{path}");
     }
-}
-
-#[tokio::test]
-async fn a_compressed_body_is_refused() {
-    let mut compressed = post("/v1/tasks", TASK);
-    compressed.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
-    check_response(api().answer(compressed).await, (415, "unsupported-media-type", "content-encoding"), "gzip").await;
 }
 
 #[tokio::test]
@@ -166,11 +162,11 @@ async fn a_node_that_drains_refuses_everything_but_probes() {
     for (method, path) in
         [("POST", "/v1/tasks"), ("POST", "/v1/tasks/batch"), ("GET", &id_path), ("DELETE", &id_path), ("GET", "/v1/cluster")]
     {
-        let response = api.answer(request(method, path, Some("application/json"), TASK)).await;
+        let response = api.ask(request(method, path, Some("application/json"), TASK)).await;
         assert_eq!(header_of(&response, "connection"), Some("close"));
         check_response(response, (503, "draining", NO_FIELD), path).await;
     }
-    check_response(api.answer(bare("GET", "/readyz")).await, (503, "not-ready", NO_FIELD), "/readyz").await;
-    assert_eq!(api.answer(bare("GET", "/livez")).await.status(), StatusCode::OK);
-    assert_eq!(api.answer(bare("GET", "/metrics")).await.status(), StatusCode::OK);
+    check_response(api.ask(bare("GET", "/readyz")).await, (503, "not-ready", NO_FIELD), "/readyz").await;
+    assert_eq!(api.ask(bare("GET", "/livez")).await.status(), StatusCode::OK);
+    assert_eq!(api.ask(bare("GET", "/metrics")).await.status(), StatusCode::OK);
 }
