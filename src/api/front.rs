@@ -135,7 +135,10 @@ impl Api {
             response = problem.into_response();
         }
         if let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
-            debug_assert!(is_told(operation, Some(problem.kind()), response.status()), "{route} {method} does not tell of {problem:?}");
+            debug_assert!(
+                is_told(operation, Some(problem.kind()), response.status()),
+                "{route} {method} does not tell of {problem:?}"
+            );
             problem.write(&mut response, id.as_str(), is_head);
         } else {
             debug_assert!(is_told(operation, None, response.status()), "{route} {method} does not tell of {}", response.status());
@@ -216,7 +219,8 @@ fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: 
 /// Bytes of a request's header, counted as HTTP/2 does (RFC 9113, 6.5.2), so that the bound is the same for both versions.
 fn size_of(request: &Request<Body>) -> usize {
     const FIELD: usize = 32;
-    let fields = |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let fields =
+        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
     let uri = request.uri();
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }

@@ -133,7 +133,13 @@ impl Operation {
         }
         if self.body.is_some() {
             problems.extend([P::MalformedJson, P::DuplicateField, P::InvalidValue]);
-            problems.extend([P::RequestTimeout, P::BodyTooLarge, P::MalformedEncoding, P::UnsupportedEncoding, P::UnsupportedMediaType]);
+            problems.extend([
+                P::RequestTimeout,
+                P::BodyTooLarge,
+                P::MalformedEncoding,
+                P::UnsupportedEncoding,
+                P::UnsupportedMediaType,
+            ]);
         }
         problems.sort_unstable();
         problems.dedup();

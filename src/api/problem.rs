@@ -91,7 +91,8 @@ impl Problem {
     }
 
     pub fn too_many_requests() -> Self {
-        let detail = "nothing was done: too many requests of this caller are in progress; wait for their answers before asking more";
+        let detail =
+            "nothing was done: too many requests of this caller are in progress; wait for their answers before asking more";
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
@@ -107,7 +108,8 @@ impl Problem {
 
     /// What was asked was done, or not, and what became of it cannot be told.
     pub fn answer_lost() -> Self {
-        let detail = "it may have been done, or not: the bound body_memory left no room for the answer in time. Look before repeating it";
+        let detail =
+            "it may have been done, or not: the bound body_memory left no room for the answer in time. Look before repeating it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 

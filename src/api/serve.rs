@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// For a connection beyond the bound; there is nobody to read its request.
 const TOO_MANY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nlink: </problems/busy>; rel=\"help\"\r\nconnection: close\r\n\
 content-length: 170\r\n\r\n{\"type\":\"urn:punctual:problem:busy\",\"title\":\"A bound of this node is reached\",\"status\":503,\
 \"detail\":\"nothing was done: the bound connections is reached\",\"retry_after\":1}\n";
 

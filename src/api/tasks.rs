@@ -147,10 +147,7 @@ fn item_path(index: usize) -> String {
 }
 
 /// Gives each item that was asked for its answer, in order.
-fn settle(
-    items: Vec<ReadItem>,
-    answers: Vec<Result<Accepted, Refusal>>,
-) -> Vec<Result<(Echo, Accepted), Problem>> {
+fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<Result<(Echo, Accepted), Problem>> {
     let mut answers = answers.into_iter();
     let mut done = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {

@@ -33,7 +33,8 @@ impl TraceParent {
         let (known, more) = text.split_at_checked(LENGTH)?;
         let mut parts = known.split('-');
         let [version, trace, parent, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
-        let is_hex = |part: &str, length| part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_hex =
+            |part: &str, length| part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let is_id = |part: &str, length| is_hex(part, length) && part.bytes().any(|byte| byte != b'0');
         let is_right = is_hex(version, 2) && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2) && parts.next().is_none();
         match version {
@@ -69,7 +70,11 @@ mod tests {
 
     #[test]
     fn of_a_later_version_the_known_part_is_taken() {
-        for later in [RIGHT.replace("00-4", "cc-4"), RIGHT.replace("00-4", "01-4") + "-what-is-new", RIGHT.replace("00-4", "01-4").replace("-01", "-09")] {
+        for later in [
+            RIGHT.replace("00-4", "cc-4"),
+            RIGHT.replace("00-4", "01-4") + "-what-is-new",
+            RIGHT.replace("00-4", "01-4").replace("-01", "-09"),
+        ] {
             assert_eq!(parsed(&later).as_deref(), Some(RIGHT), "{later}");
         }
     }

@@ -12,7 +12,7 @@ use crate::support::{Answer, Call, Cluster, Node, Oracle, now_ms};
 #[path = "../../src/api/tests/wrong_requests/rows.rs"]
 mod rows;
 
-use rows::{BATCHES, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, Wanted};
+use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, Wanted};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -40,6 +40,9 @@ fn table() -> Vec<Wrong> {
         content_type: *content_type,
         ..wrong(method.parse().unwrap(), path, TASK, *wanted)
     }));
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+        all.extend(BULKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, path, *body, (*status, kind, field))));
+    }
     all.extend(REPLACEMENTS.iter().map(|(topic, body, status, kind, field)| {
         wrong(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), *body, (*status, kind, field))
     }));
@@ -84,8 +87,14 @@ impl Caller<'_> {
         let content = has_body.then(|| (content_type.unwrap_or_default(), body.clone().into_bytes()));
         let answer = self.node.api().send(method.clone(), &path, content.clone().filter(|_| content_type.is_some())).await;
         let body = content.map(|(_, body)| body).unwrap_or_default();
-        let call =
-            Call { method: method.to_string(), path, body, status: answer.status, answer: answer.text.clone().into_bytes(), at: now_ms() };
+        let call = Call {
+            method: method.to_string(),
+            path,
+            body,
+            status: answer.status,
+            answer: answer.text.clone().into_bytes(),
+            at: now_ms(),
+        };
         self.oracle.take_in(&call);
         answer
     }

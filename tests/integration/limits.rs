@@ -81,7 +81,8 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_limit_has_its_status_its_problem_and_its_metric() {
     let cluster = Cluster::start("limits").await;
-    let bounds = ["--header-max", "1KiB", "--batch-max", "2", "--body-max", "64KiB", "--requests-max", "2", "--caller-requests-max", "1"];
+    let bounds =
+        ["--header-max", "1KiB", "--batch-max", "2", "--body-max", "64KiB", "--requests-max", "2", "--caller-requests-max", "1"];
     let node = cluster.node_with(&bounds).await;
     let http = Client::new();
     let check = async |request: RequestBuilder, status: u16, kind: &str, bound: &str| {
@@ -112,8 +113,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
 async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     let cluster = Cluster::start("slow-callers").await;
     let topic = cluster.topic("orders").await;
-    let deadlines =
-        ["--header-timeout", "300ms", "--idle-timeout", "2s", "--request-timeout", "2s", "--answer-timeout", "1s"];
+    let deadlines = ["--header-timeout", "300ms", "--idle-timeout", "2s", "--request-timeout", "2s", "--answer-timeout", "1s"];
     let node = cluster.node_with(&deadlines).await;
     let large = json!({"topic": topic, "delay": "1h", "payload_text": "x".repeat(900_000)});
     let path = format!("/v1/tasks/{}", node.api().submit(&large).await.id);
@@ -134,7 +134,10 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
         (r#"punctual_api_cut_off_total{deadline="answer"}"#, 1),
         (r#"punctual_api_rejected_total{bound="request_deadline"}"#, 1),
     ] {
-        eventually(line, DEADLINE, async || metric(&node, line).await.is_some_and(|count| count.parse::<u64>().unwrap() >= least)).await;
+        eventually(line, DEADLINE, async || {
+            metric(&node, line).await.is_some_and(|count| count.parse::<u64>().unwrap() >= least)
+        })
+        .await;
     }
     eventually("nothing is held any more", DEADLINE, async || {
         metric(&node, "punctual_api_body_memory_bytes").await.as_deref() == Some("0")

@@ -105,3 +105,36 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
         }
     }
 }
+
+#[test]
+fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
+    let operations = include_str!("../../../docs/operations.md");
+    let preface = include_str!("../preface.md");
+    let flags = |text: &str| -> BTreeSet<String> {
+        let parts = text.split("`--").skip(1);
+        parts.map(|part| part.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap().to_owned()).collect()
+    };
+    for flag in flags(preface).union(&flags(&crate::api::problem_pages::all())) {
+        assert!(operations.contains(&format!("| `--{flag}` |")), "--{flag} is no setting");
+    }
+    let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();
+    assert_eq!((body_bytes_max >> 20, batch_tasks_max, header_bytes_max >> 10), (16, 10_000, 16));
+    let Settings { caller_requests_max, requests_in_flight_max, connections_max, body_memory_max, .. } = Settings::default();
+    let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } = Settings::default();
+    let seconds = |span: std::time::Duration| format!("{} s", span.as_secs());
+    for (flag, default) in [
+        ("body-max", "16 MiB".to_owned()),
+        ("batch-max", "10,000".to_owned()),
+        ("header-max", "16 KiB".to_owned()),
+        ("caller-requests-max", caller_requests_max.to_string()),
+        ("requests-max", requests_in_flight_max.to_string()),
+        ("connections-max", connections_max.to_string()),
+        ("body-memory", format!("{} MiB", body_memory_max >> 20)),
+        ("request-timeout", seconds(request_deadline)),
+        ("header-timeout", seconds(header_timeout)),
+        ("answer-timeout", seconds(answer_timeout)),
+        ("idle-timeout", seconds(idle_timeout)),
+    ] {
+        assert!(preface.contains(&format!("`--{flag}`, {default}")), "--{flag}: {default}");
+    }
+}

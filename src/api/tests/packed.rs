@@ -57,7 +57,8 @@ async fn bodies_in_gzip_and_zstd_are_unpacked() {
 #[tokio::test]
 async fn a_large_batch_in_either_is_the_same_batch() {
     let api = api();
-    let tasks: Vec<String> = (0..10_000).map(|number| format!(r#"{{"topic":"t","delay":1,"payload":"{number:0>100}"}}"#)).collect();
+    let tasks: Vec<String> =
+        (0..10_000).map(|number| format!(r#"{{"topic":"t","delay":1,"payload":"{number:0>100}"}}"#)).collect();
     let batch = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
     for (encoding, body) in [("gzip", gzip(batch.as_bytes())), ("zstd", zstd(batch.as_bytes()))] {
         let mut request = post("/v1/tasks/batch", body);

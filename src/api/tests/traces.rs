@@ -46,7 +46,8 @@ async fn a_request_without_a_right_id_gets_one() {
 #[tokio::test]
 async fn the_answer_to_a_head_is_without_a_body_and_says_its_length() {
     let api = api();
-    let [head, get] = [bare("HEAD", "/v1/tasks/17"), bare("GET", "/v1/tasks/17")].map(|request| with(request, "x-request-id", "a"));
+    let [head, get] =
+        [bare("HEAD", "/v1/tasks/17"), bare("GET", "/v1/tasks/17")].map(|request| with(request, "x-request-id", "a"));
     let head = api.ask(head).await;
     let length: usize = header_of(&head, "content-length").unwrap().parse().unwrap();
     assert_eq!(header_of(&head, "content-type"), Some("application/problem+json"));
@@ -110,9 +111,7 @@ async fn a_trace_counts_as_a_header_and_as_bytes_of_the_record() {
     let many: Vec<String> = (0..128).map(|number| format!(r#""h{number}":"""#)).collect();
     let many = format!(r#"{{"topic":"t","delay":1,"payload":1,"headers":{{{}}}}}"#, many.join(","));
     // The model's topic takes records of 1000 bytes.
-    let large = (0..1000)
-        .rev()
-        .map(|length| format!(r#"{{"topic":"small","delay":1,"payload_text":"{}"}}"#, "x".repeat(length)));
+    let large = (0..1000).rev().map(|length| format!(r#"{{"topic":"small","delay":1,"payload_text":"{}"}}"#, "x".repeat(length)));
     let mut largest = None;
     for task in large {
         if api.ask(post("/v1/tasks", task.clone())).await.status() == StatusCode::CREATED {

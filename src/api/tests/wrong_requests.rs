@@ -19,6 +19,14 @@ const TASKS_OF_MODEL: &[Row] = &[
     (r#"{"topic":"panic","delay":1,"payload":1}"#, 500, "internal", NO_FIELD),
 ];
 
+const REQUESTS_OF_MODEL: &[Request] = &[
+    ("GET", "/v1/tasks?topic=away", None, (503, "unavailable", NO_FIELD)),
+    ("GET", "/v1/tasks/counts?topic=away", None, (503, "unavailable", NO_FIELD)),
+];
+
+const BULKS_OF_MODEL: &[Row] =
+    &[(r#"{"topic":"away"}"#, 503, "unavailable", NO_FIELD), (r#"{"topic":"lost"}"#, 503, "outcome-unknown", NO_FIELD)];
+
 /// The same, of one of three tasks of a batch.
 const ITEMS_OF_MODEL: &[Row] = &[
     (r#"{"topic":"full","delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
@@ -119,7 +127,7 @@ async fn malformed_json_is_refused_with_its_place() {
 #[tokio::test]
 async fn wrong_paths_methods_and_content_types_are_refused() {
     let api = api();
-    for (method, path, content_type, wanted) in REQUESTS {
+    for (method, path, content_type, wanted) in REQUESTS.iter().chain(REQUESTS_OF_MODEL) {
         let what = format!("{method} {path} {content_type:?}");
         check_response(api.ask(request(method, path, *content_type, TASK)).await, *wanted, &what).await;
     }
@@ -136,6 +144,16 @@ const REPLACEMENTS_OF_MODEL: &[Replacement] = &[
 ];
 
 #[tokio::test]
+async fn wrong_calls_for_many_tasks_are_refused_with_the_field() {
+    let api = api();
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+        for (body, status, kind, field) in BULKS.iter().chain(BULKS_OF_MODEL) {
+            check_response(api.ask(post(path, *body)).await, (*status, kind, field), body).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn wrong_replacements_are_refused_with_the_field() {
     let api = api();
     for (topic, body, status, kind, field) in REPLACEMENTS.iter().chain(REPLACEMENTS_OF_MODEL) {
@@ -149,7 +167,7 @@ async fn wrong_replacements_are_refused_with_the_field() {
 #[tokio::test]
 async fn a_wrong_method_is_told_the_right_ones() {
     let api = api();
-    for (path, allow) in [("/v1/tasks", "POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
+    for (path, allow) in [("/v1/tasks", "GET,HEAD,POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
         let response = api.ask(bare("PUT", path)).await;
         assert_eq!(header_of(&response, "allow"), Some(allow), "{path}");
     }

@@ -5,6 +5,8 @@
 pub type Wanted = (u16, &'static str, &'static str);
 /// A body, and what it gets.
 pub type Row = (&'static str, u16, &'static str, &'static str);
+/// Method, path, content type, and what it gets.
+pub type Request = (&'static str, &'static str, Option<&'static str>, Wanted);
 /// Topic of the path, a body, and what it gets.
 pub type Replacement = (&'static str, &'static str, u16, &'static str, &'static str);
 
@@ -115,7 +117,7 @@ pub const ITEMS: &[Row] = &[
 ];
 
 /// Method, path and content type of a request whose body is [`TASK`] (where it has one), and what it gets.
-pub const REQUESTS: &[(&str, &str, Option<&str>, Wanted)] = &[
+pub const REQUESTS: &[Request] = &[
     ("POST", "/v1/tasks", None, (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("text/plain"), (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("application/x-www-form-urlencoded"), (415, "unsupported-media-type", "content-type")),
@@ -126,7 +128,32 @@ pub const REQUESTS: &[(&str, &str, Option<&str>, Wanted)] = &[
     ("GET", "/v1", None, (404, "not-found", NO_FIELD)),
     ("GET", "/v2/tasks", None, (404, "not-found", NO_FIELD)),
     ("POST", "/v1/tasks/", JSON, (404, "not-found", NO_FIELD)),
-    ("GET", "/v1/tasks", None, (405, "method-not-allowed", NO_FIELD)),
+    ("DELETE", "/v1/tasks", None, (405, "method-not-allowed", NO_FIELD)),
+    ("GET", "/v1/tasks?dry_run=true", None, (400, "unknown-field", "dry_run")),
+    ("GET", "/v1/tasks?topic=a&topic=a", None, (400, "duplicate-field", "topic")),
+    ("GET", "/v1/tasks?topic=a%20b", None, (400, "invalid-value", "topic")),
+    ("GET", "/v1/tasks?limit=0", None, (400, "invalid-value", "limit")),
+    ("GET", "/v1/tasks?limit=1001", None, (400, "invalid-value", "limit")),
+    ("GET", "/v1/tasks?due_from=soon", None, (400, "invalid-value", "due_from")),
+    ("GET", "/v1/tasks?due_to=2030-01-01T00:00:00", None, (400, "invalid-value", "due_to")),
+    ("GET", "/v1/tasks?cursor=AAAA", None, (400, "invalid-value", "cursor")),
+    ("GET", "/v1/tasks/counts?due_to=1", None, (400, "unknown-field", "due_to")),
+    ("POST", "/v1/tasks/cancel", None, (415, "unsupported-media-type", "content-type")),
+    ("POST", "/v1/tasks/cancel?dry_run=true", JSON, (400, "unknown-field", "dry_run")),
+    ("GET", "/v1/tasks/cancel", None, (405, "method-not-allowed", NO_FIELD)),
+    ("GET", "/v1/dead?due_to=1", None, (400, "unknown-field", "due_to")),
+    ("GET", "/v1/dead?cursor=", None, (400, "invalid-value", "cursor")),
+    ("GET", "/v1/dead/17", None, (405, "method-not-allowed", NO_FIELD)),
+    ("DELETE", "/v1/dead/17", None, (404, "task-not-found", "id")),
+    ("DELETE", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007", None, (404, "task-not-found", "id")),
+    ("DELETE", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007?dry_run=true", None, (400, "unknown-field", "dry_run")),
+    ("POST", "/v1/dead/17/redrive", None, (404, "task-not-found", "id")),
+    ("POST", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive", None, (404, "task-not-found", "id")),
+    ("POST", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive?dry_run=true", None, (400, "unknown-field", "dry_run")),
+    ("POST", "/v1/dead/redrive?dry_run=true", JSON, (400, "unknown-field", "dry_run")),
+    ("GET", "/problems/none", None, (404, "not-found", NO_FIELD)),
+    ("GET", "/problems?all", None, (400, "unknown-field", "all")),
+    ("POST", "/openapi.json", JSON, (405, "method-not-allowed", NO_FIELD)),
     ("PUT", "/v1/tasks", JSON, (405, "method-not-allowed", NO_FIELD)),
     ("GET", "/v1/tasks/batch", None, (405, "method-not-allowed", NO_FIELD)),
     ("PATCH", "/v1/tasks/01b977ea-f4c0-8003-8000-000000000007", JSON, (405, "method-not-allowed", NO_FIELD)),
@@ -163,4 +190,19 @@ pub const REPLACEMENTS: &[Replacement] = &[
     ("t", r#"{"delay":1}"#, 400, "missing-field", "payload"),
     ("t", r#"{"delay":"2000d","payload":1}"#, 422, "too-far-ahead", "delay"),
     ("no-such-topic", r#"{"delay":1,"payload":1}"#, 422, "unknown-topic", "topic"),
+];
+
+/// Body of a call for many tasks, and what it gets.
+pub const BULKS: &[Row] = &[
+    ("[]", 400, "invalid-value", NO_FIELD),
+    ("{", 400, "malformed-json", NO_FIELD),
+    ("{}", 400, "missing-field", "topic"),
+    (r#"{"topic":"a b"}"#, 400, "invalid-value", "topic"),
+    (r#"{"topic":null}"#, 400, "invalid-value", "topic"),
+    (r#"{"topic":"t","topic":"t"}"#, 400, "duplicate-field", "topic"),
+    (r#"{"topic":"t","name":"n"}"#, 400, "unknown-field", "name"),
+    (r#"{"topic":"t","dry_run":"yes"}"#, 400, "invalid-value", "dry_run"),
+    (r#"{"topic":"t","dry_run":null}"#, 400, "invalid-value", "dry_run"),
+    (r#"{"topic":"t","due_from":"soon"}"#, 400, "invalid-value", "due_from"),
+    (r#"{"topic":"t","due_to":1893456000}"#, 400, "invalid-value", "due_to"),
 ];
