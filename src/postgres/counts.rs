@@ -26,10 +26,10 @@ const PURPOSE: Purpose = Purpose {
     settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
 };
 /// Rows that are counted one by one: of the coming hour, and of all else.
-const ROWS_MAX: u64 = 20_000;
+const ROWS_MAX: u64 = 10_000;
 /// Pages of 8 KiB that a sample reads, of all leaves and the far table, and once more of the leaves of the coming hour.
-const PAGES_MAX: u64 = 1_000;
-const HOUR_PAGES_MAX: u64 = 600;
+const PAGES_MAX: u64 = 600;
+const HOUR_PAGES_MAX: u64 = 400;
 /// Leaves that one statement walks.
 const LEAVES_MAX: usize = 32;
 /// A leaf that goes meanwhile makes the count begin anew.

@@ -34,9 +34,11 @@ const PURPOSE: Purpose = Purpose {
     ],
 };
 /// A page looks at about so many rows: behind them it ends, full or not.
-pub const LOOKED_MAX: u64 = 10_000;
-/// Leaves that one statement reads: the first reads one, for most pages end there.
-const LEAVES_MAX: usize = 16;
+pub const LOOKED_MAX: u64 = 5_000;
+/// Leaves that one statement reads at most: the first reads one, for most pages end there.
+const LEAVES_MAX: usize = 8;
+/// A look that came to the end of its leaves with no more rows than this was at leaves that hold little.
+const LITTLE: u64 = 64;
 /// Rows of each stream that the first look takes in, beyond its share of the page.
 const SHARE_MIN: u64 = 4;
 /// A leaf that goes while a page is being read makes it begin anew.
@@ -147,7 +149,8 @@ impl<'a> Walk<'a> {
             let end = group.last().map_or(self.rest.to, |last| ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to));
             self.widen(group);
             let found = self.look(open, group, end).await?;
-            self.page.looked += found.looked;
+            let looked = found.looked;
+            self.page.looked += looked;
             self.page.tasks.extend(found.tasks);
             match (found.bound, self.page.tasks.last()) {
                 (_, Some(last)) if self.page.tasks.len() >= self.limit => self.rest.from = last.row.uuid(),
@@ -155,7 +158,8 @@ impl<'a> Walk<'a> {
                 (None, _) => {
                     self.rest.from = before(end);
                     leaves = others;
-                    leaf_count = (leaf_count * 2).min(LEAVES_MAX);
+                    // Where leaves hold little, more of them are read at once.
+                    leaf_count = if looked <= LITTLE { (leaf_count * 2).min(LEAVES_MAX) } else { 1 };
                 }
             }
         }
