@@ -25,7 +25,10 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
             "paths".to_owned(),
             Part::Members(paths.iter().map(|(path, operations)| ((*path).to_owned(), path_item(operations))).collect()),
         ),
-        ("components".to_owned(), Part::Members(Members(vec![("schemas".to_owned(), components())]))),
+        (
+            "components".to_owned(),
+            Part::Members(Members(vec![("schemas".to_owned(), schemas_of_all()), ("headers".to_owned(), Part::Value(headers()))])),
+        ),
     ]);
     let mut text = serde_json::to_string_pretty(&document)?;
     text.push('\n');
@@ -69,7 +72,24 @@ fn info() -> Value {
     })
 }
 
-fn components() -> Part {
+fn header(component: &str) -> Value {
+    json!({ "$ref": format!("#/components/headers/{component}") })
+}
+
+fn headers() -> Value {
+    let text = json!({ "type": "string" });
+    json!({
+        "Link": { "description": "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.", "required": true, "schema": text },
+        "Accept-Encoding": { "description": "What a body may be compressed with; of `unsupported-encoding`.", "schema": text },
+        "Retry-After": {
+            "description": "Seconds after which it is worth to ask again.",
+            "required": true,
+            "schema": { "type": "integer", "minimum": 1 },
+        },
+    })
+}
+
+fn schemas_of_all() -> Part {
     Part::Members(schemas::all().into_iter().map(|(name, schema)| (name.to_owned(), Part::Value(schema))).collect())
 }
 
@@ -169,17 +189,12 @@ fn problem_response(problems: &[ProblemType]) -> Value {
     let lines: Vec<String> = problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
     let types: Vec<String> = problems.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
     let schema = json!({ "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }] });
-    let help = "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.";
-    let mut headers = json!({ "Link": { "description": help, "required": true, "schema": { "type": "string" } } });
+    let mut headers = json!({ "Link": header("Link") });
     if problems.contains(&ProblemType::UnsupportedEncoding) {
-        headers["Accept-Encoding"] = json!({ "description": "What a body may be compressed with, of `unsupported-encoding`.", "schema": { "type": "string" } });
+        headers["Accept-Encoding"] = header("Accept-Encoding");
     }
     if problems.iter().all(|kind| kind.retry_after().is_some()) {
-        headers["Retry-After"] = json!({
-            "description": "Seconds after which it is worth to ask again.",
-            "required": true,
-            "schema": { "type": "integer", "minimum": 1 },
-        });
+        headers["Retry-After"] = header("Retry-After");
     }
     json!({
         "description": lines.join("\n"),

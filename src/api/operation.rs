@@ -47,9 +47,8 @@ pub struct Parameter {
 pub enum Place {
     /// Always required.
     Path,
-    Query {
-        is_required: bool,
-    },
+    /// Never required.
+    Query,
 }
 
 /// A body, of JSON.

@@ -19,7 +19,7 @@ const TASKS_OF_MODEL: &[Row] = &[
     (r#"{"topic":"panic","delay":1,"payload":1}"#, 500, "internal", NO_FIELD),
 ];
 
-const REQUESTS_OF_MODEL: &[Request] = &[
+const REQUESTS_OF_MODEL: &[RequestRow] = &[
     ("GET", "/v1/tasks?topic=away", None, (503, "unavailable", NO_FIELD)),
     ("GET", "/v1/tasks/counts?topic=away", None, (503, "unavailable", NO_FIELD)),
 ];

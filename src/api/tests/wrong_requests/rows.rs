@@ -6,7 +6,7 @@ pub type Wanted = (u16, &'static str, &'static str);
 /// A body, and what it gets.
 pub type Row = (&'static str, u16, &'static str, &'static str);
 /// Method, path, content type, and what it gets.
-pub type Request = (&'static str, &'static str, Option<&'static str>, Wanted);
+pub type RequestRow = (&'static str, &'static str, Option<&'static str>, Wanted);
 /// Topic of the path, a body, and what it gets.
 pub type Replacement = (&'static str, &'static str, u16, &'static str, &'static str);
 
@@ -117,7 +117,7 @@ pub const ITEMS: &[Row] = &[
 ];
 
 /// Method, path and content type of a request whose body is [`TASK`] (where it has one), and what it gets.
-pub const REQUESTS: &[Request] = &[
+pub const REQUESTS: &[RequestRow] = &[
     ("POST", "/v1/tasks", None, (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("text/plain"), (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("application/x-www-form-urlencoded"), (415, "unsupported-media-type", "content-type")),
