@@ -17,6 +17,7 @@ mod cancel;
 mod cluster;
 mod dead_letters;
 mod examples;
+mod command_line;
 mod far;
 mod heartbeats;
 mod interface;
