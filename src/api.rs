@@ -5,6 +5,7 @@
 //! connection, watched, line   one connection: who is slow is cut off, who is silent is sent away
 //! front, answer   admits requests, within bounds; measures; catches panics; hands on to the router; holds a place until the answer is written
 //! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body <- unpack       the words of node::service -> task_json
+//! lists, bulk           pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
 //! cluster, health                       what an operator asks
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
@@ -15,6 +16,7 @@
 
 mod answer;
 mod body;
+mod bulk;
 mod cluster;
 mod connection;
 mod draft;
@@ -22,6 +24,7 @@ mod fields;
 mod front;
 mod line;
 mod health;
+mod lists;
 mod metrics;
 mod names;
 mod problem;
