@@ -27,7 +27,10 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
         ),
         (
             "components".to_owned(),
-            Part::Members(Members(vec![("schemas".to_owned(), schemas_of_all()), ("headers".to_owned(), Part::Value(headers()))])),
+            Part::Members(Members(vec![
+                ("schemas".to_owned(), schemas_of_all()),
+                ("headers".to_owned(), Part::Value(headers())),
+            ])),
         ),
     ]);
     let mut text = serde_json::to_string_pretty(&document)?;

@@ -48,6 +48,8 @@ async fn body_of(response: axum::http::Response<h2::RecvStream>) -> Result<Strin
 async fn many_requests_share_one_connection_within_what_it_may_have() {
     let (address, tasks, _) = served(Settings { streams_max: 7, ..Settings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
+    // By its answer the caller has learnt how many it may have.
+    assert_eq!(ask(&caller, asked("GET", "/livez")).await.await.unwrap().status(), StatusCode::OK);
     let mut answers = Vec::new();
     for _ in 0..20 {
         answers.push(ask(&caller, asked("GET", "/livez")).await);
