@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test run down build lint fmt
+.PHONY: help demo test run down build lint fmt docs
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
@@ -42,3 +42,6 @@ lint: ## formatting, clippy, shellcheck, docker files
 
 fmt: ## format the code
 	@cargo fmt
+
+docs: ## write the papers that are made of the code: docs/openapi.json, docs/problems.md
+	@PUNCTUAL_WRITE_DOCS=1 cargo test --locked --quiet --lib api::tests::interface

@@ -173,10 +173,19 @@ fn advertised(advertise: &str, address: SocketAddr) -> String {
 }
 
 fn api_settings(settings: &Settings) -> api::Settings {
+    let bounds = &settings.bounds;
     api::Settings {
-        body_bytes_max: settings.bounds.body_bytes_max,
-        requests_in_flight_max: settings.bounds.requests_max,
-        connections_max: settings.bounds.connections_max,
-        ..api::Settings::default()
+        body_bytes_max: bounds.body_bytes_max,
+        body_memory_max: bounds.body_memory_bytes,
+        header_bytes_max: bounds.header_bytes_max,
+        batch_tasks_max: bounds.batch_tasks_max,
+        requests_in_flight_max: bounds.requests_max,
+        caller_requests_max: bounds.caller_requests_max,
+        streams_max: u32::try_from(bounds.streams_max).unwrap_or(u32::MAX),
+        connections_max: bounds.connections_max,
+        header_timeout: bounds.header_timeout,
+        idle_timeout: bounds.idle_timeout,
+        request_deadline: bounds.request_timeout,
+        answer_timeout: bounds.answer_timeout,
     }
 }

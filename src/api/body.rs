@@ -10,6 +10,7 @@ use super::metrics::Counted;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::{Deadline, Shared};
+use super::unpack::{Encoding, unpack};
 
 /// Memory that is set aside for a body before its bytes are there, whatever its length says.
 const CAPACITY_MAX: usize = 1 << 20;
@@ -23,11 +24,11 @@ pub struct Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    fn none(shared: &'a Shared) -> Self {
+    pub fn none(shared: &'a Shared) -> Self {
         Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
     }
 
-    fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
             self.shared.metrics.rejected("body_memory");
@@ -42,25 +43,34 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Reads a body that says it is JSON.
+/// Reads a body that says it is JSON, and unpacks it.
 pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
-    check_content(request.headers())?;
-    let read = deadline.hold(collect(shared, request.into_body())).await;
-    read.map_err(|_elapsed| {
+    check_content_type(request.headers())?;
+    let encoding = Encoding::of(request.headers())?;
+    let read = deadline.hold(async {
+        let (bytes, share) = collect(shared, request.into_body()).await?;
+        match encoding {
+            Some(encoding) => unpack(shared, encoding, &bytes).await,
+            None => Ok((bytes, share)),
+        }
+    });
+    read.await.map_err(|_elapsed| {
         shared.metrics.rejected("request_deadline");
         Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
     })?
 }
 
+/// A body over the bound, as it comes or unpacked.
+pub fn too_large(shared: &Shared) -> Problem {
+    shared.metrics.rejected("body_bytes");
+    let detail = format!("a body has at most {} bytes, unpacked, too; send the tasks in several", shared.settings.body_bytes_max);
+    Problem::new(ProblemType::BodyTooLarge, detail)
+}
+
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
-    let too_large = || {
-        shared.metrics.rejected("body_bytes");
-        let detail = format!("a body has at most {} bytes; send the tasks in several", shared.settings.body_bytes_max);
-        Problem::new(ProblemType::BodyTooLarge, detail)
-    };
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > shared.settings.body_bytes_max {
-        return Err(too_large());
+        return Err(too_large(shared));
     }
     let mut share = Share::none(shared);
     // Most bodies come in one piece, which is then not copied.
@@ -71,7 +81,7 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
             frame.map_err(|_cut| Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done"))?;
         let Ok(piece) = frame.into_data() else { continue };
         if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max {
-            return Err(too_large());
+            return Err(too_large(shared));
         }
         share.grow(piece.len())?;
         if first.is_empty() {
@@ -87,18 +97,13 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
     Ok((if whole.is_empty() { first } else { Bytes::from(whole) }, share))
 }
 
-fn check_content(headers: &HeaderMap) -> Result<(), Problem> {
-    let unsupported =
-        |detail: &'static str, field: &'static str| Problem::new(ProblemType::UnsupportedMediaType, detail).at(field);
+fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let is_json = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(is_json);
-    if !is_json {
-        return Err(unsupported("the header Content-Type should be application/json (UTF-8)", "content-type"));
+    if is_json {
+        return Ok(());
     }
-    let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
-    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
-        return Err(unsupported("the body should not be compressed", "content-encoding"));
-    }
-    Ok(())
+    let detail = "the header Content-Type should be application/json (UTF-8)";
+    Err(Problem::new(ProblemType::UnsupportedMediaType, detail).at("content-type"))
 }
 
 fn is_json(content_type: &str) -> bool {

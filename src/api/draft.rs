@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
@@ -11,13 +12,14 @@ use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::refusal::Origin;
 use super::times;
+use super::trace::{TRACEPARENT, TraceParent};
 use super::values::{kind_of, shown, string_of};
 use crate::domain::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};
 
 /// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
-const FIELDS: [&str; 11] = [
+pub const FIELDS: [&str; 11] = [
     "topic",
     "name",
     "due_at",
@@ -30,28 +32,34 @@ const FIELDS: [&str; 11] = [
     "key_base64",
     "headers",
 ];
-const FIELDS_OF_NAMED: [&str; 9] =
+pub const FIELDS_OF_NAMED: [&str; 9] =
     ["due_at", "delay", "payload", "payload_text", "payload_base64", "tombstone", "key", "key_base64", "headers"];
 
 type Member<'a> = Option<&'a RawValue>;
 
-/// Reads tasks one after the other; neighbours mostly share their topic, and then share its memory.
+/// Reads the tasks of a request one after the other; neighbours mostly share their topic, and then share its memory.
 #[derive(Debug, Default)]
 pub struct DraftReader {
     last_topic: Option<TopicName>,
+    trace: Option<TraceParent>,
 }
 
 impl DraftReader {
+    /// `headers` are the request's: tasks that bring no `traceparent` get its.
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self { last_topic: None, trace: TraceParent::of(headers) }
+    }
+
     pub fn read(&mut self, text: &str) -> Result<(Draft, Origin), Problem> {
         let [topic, name, rest @ ..] = members(text, &FIELDS)?;
         let topic = self.topic(topic)?;
-        let (draft, origin) = draft_of(topic, rest)?;
+        let (draft, origin) = draft_of(topic, rest, self.trace.as_ref())?;
         Ok((Draft { name: name.map(name_of).transpose()?, ..draft }, origin))
     }
 
     /// Reads a task whose topic and name stand in the path.
-    pub fn read_named(text: &str, topic: TopicName, name: TaskName) -> Result<(Draft, Origin), Problem> {
-        let (draft, origin) = draft_of(topic, members(text, &FIELDS_OF_NAMED)?)?;
+    pub fn read_named(&self, text: &str, topic: TopicName, name: TaskName) -> Result<(Draft, Origin), Problem> {
+        let (draft, origin) = draft_of(topic, members(text, &FIELDS_OF_NAMED)?, self.trace.as_ref())?;
         Ok((Draft { name: Some(name), ..draft }, origin))
     }
 
@@ -72,7 +80,7 @@ impl DraftReader {
 }
 
 /// A draft without a name.
-fn draft_of(topic: TopicName, members: [Member<'_>; 9]) -> Result<(Draft, Origin), Problem> {
+fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TraceParent>) -> Result<(Draft, Origin), Problem> {
     let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
     let (due, due_origin) = due_of(due_at, delay)?;
     let key = key_of(key, key_base64)?;
@@ -87,7 +95,7 @@ fn draft_of(topic: TopicName, members: [Member<'_>; 9]) -> Result<(Draft, Origin
         let (payload, origin) = payload_of(payload, payload_text, payload_base64)?;
         (Some(payload), origin)
     };
-    let record = Record { topic, key, payload, headers: headers.map_or(Ok(Headers::default()), headers_of)? };
+    let record = Record { topic, key, payload, headers: headers_of(headers, trace)? };
     let draft = Draft { record, name: None, due };
     Ok((draft, Origin { due: due_origin, payload: payload_origin }))
 }
@@ -155,18 +163,17 @@ fn boolean(value: &RawValue) -> Result<bool, Problem> {
     }
 }
 
-fn headers_of(value: &RawValue) -> Result<Headers, Problem> {
-    let given = object(value.get()).map_err(|problem| problem.at("headers"))?;
-    if given.count > COUNT_MAX {
-        return Err(Problem::invalid("headers", HeadersError::TooMany.to_string()));
-    }
-    let mut headers: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::with_capacity(given.pairs.len());
-    for (name, value) in given.pairs {
-        if headers.iter().any(|(known, _)| *known == name) {
-            return Err(Problem::new(ProblemType::DuplicateField, "the header is given twice").at(header_path(&name)));
+/// The headers of a task, and the trace of its request if it brings none of its own.
+fn headers_of(value: Member<'_>, trace: Option<&TraceParent>) -> Result<Headers, Problem> {
+    let mut headers = value.map_or(Ok(Vec::new()), given_headers)?;
+    if let Some(trace) = trace
+        && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
+    {
+        if headers.len() == COUNT_MAX {
+            let detail = format!("a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more");
+            return Err(Problem::invalid("headers", detail));
         }
-        let value = string_of(value).map_err(|wrong| Problem::invalid(header_path(&name), wrong))?;
-        headers.push((name, value));
+        headers.push((Cow::Borrowed(TRACEPARENT), Cow::Borrowed(trace.as_str())));
     }
     // One by one where it fails, to name the header: a refusal may cost more than what goes through.
     Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_bytes()))).map_err(|error| {
@@ -175,6 +182,24 @@ fn headers_of(value: &RawValue) -> Result<Headers, Problem> {
         let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| header_path(name));
         Problem::invalid(field, error.to_string())
     })
+}
+
+type GivenHeaders<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+fn given_headers(value: &RawValue) -> Result<GivenHeaders<'_>, Problem> {
+    let given = object(value.get()).map_err(|problem| problem.at("headers"))?;
+    if given.count > COUNT_MAX {
+        return Err(Problem::invalid("headers", HeadersError::TooMany.to_string()));
+    }
+    let mut headers: GivenHeaders<'_> = Vec::with_capacity(given.pairs.len() + 1);
+    for (name, value) in given.pairs {
+        if headers.iter().any(|(known, _)| *known == name) {
+            return Err(Problem::new(ProblemType::DuplicateField, "the header is given twice").at(header_path(&name)));
+        }
+        let value = string_of(value).map_err(|wrong| Problem::invalid(header_path(&name), wrong))?;
+        headers.push((name, value));
+    }
+    Ok(headers)
 }
 
 fn header_path(name: &str) -> String {

@@ -4,19 +4,24 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request, Version, header};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, delete, get, post};
 use futures_util::FutureExt as _;
-use tokio::sync::SemaphorePermit;
+use hyper::body::Body as _;
 use tower::ServiceExt as _;
+use tracing::Instrument as _;
 
-use super::metrics::{Counted, method_label};
+use super::answer::{Answer, Place};
+use super::line::Line;
+use super::metrics::method_label;
+use super::operation::Operation;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use super::request_id::{REQUEST_ID, RequestId};
+use super::route::Route;
 use super::shared::Shared;
-use super::{Metrics, Settings, bulk, cluster, health, lists, names, tasks};
+use super::{Metrics, Settings, bulk, cluster, document, health, interface, lists, names, operations, tasks};
 use crate::clock;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
@@ -26,30 +31,38 @@ use crate::telemetry::Registry;
 pub struct Api {
     shared: Arc<Shared>,
     router: Router,
+    operations: Arc<[(&'static str, Method, &'static Operation)]>,
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 14] {
+fn routes() -> [Route; 17] {
+    use operations as ops;
     [
-        ("/v1/tasks", get(lists::tasks).post(tasks::submit)),
-        ("/v1/tasks/batch", post(tasks::submit_batch)),
-        ("/v1/tasks/counts", get(lists::counts)),
-        ("/v1/tasks/cancel", post(bulk::cancel)),
-        ("/v1/tasks/{id}", get(tasks::look_up).delete(tasks::cancel)),
-        ("/v1/topics/{topic}/tasks/{name}", get(names::look_up).put(names::replace).delete(names::cancel)),
-        ("/v1/dead", get(lists::dead)),
-        ("/v1/dead/redrive", post(bulk::redrive_all)),
-        ("/v1/dead/{id}", delete(bulk::drop_dead)),
-        ("/v1/dead/{id}/redrive", post(bulk::redrive)),
-        ("/v1/cluster", get(cluster::show)),
-        ("/livez", get(health::livez)),
-        ("/readyz", get(health::readyz)),
-        ("/metrics", get(health::metrics)),
+        Route::at("/v1/tasks").get(lists::tasks, &ops::lists::TASKS).post(tasks::submit, &ops::tasks::SUBMIT),
+        Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
+        Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
+        Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
+        Route::at("/v1/tasks/{id}").get(tasks::look_up, &ops::tasks::LOOK_UP).delete(tasks::cancel, &ops::tasks::CANCEL),
+        Route::at("/v1/topics/{topic}/tasks/{name}")
+            .get(names::look_up, &ops::names::LOOK_UP)
+            .put(names::replace, &ops::names::REPLACE)
+            .delete(names::cancel, &ops::names::CANCEL),
+        Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
+        Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
+        Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
+        Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
+        Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
+        Route::at("/openapi.json").get(interface::document, &ops::cluster::INTERFACE),
+        Route::at("/problems").get(interface::problems, &ops::cluster::PROBLEMS),
+        Route::at("/problems/{slug}").get(interface::problem, &ops::cluster::PROBLEM),
+        Route::at("/livez").get(health::livez, &ops::node::LIVEZ),
+        Route::at("/readyz").get(health::readyz, &ops::node::READYZ),
+        Route::at("/metrics").get(health::metrics, &ops::node::METRICS),
     ]
 }
 
 /// The paths of [`routes`], for the labels of metrics.
-const ROUTES: [&str; 14] = [
+const ROUTES: [&str; 17] = [
     "/v1/tasks",
     "/v1/tasks/batch",
     "/v1/tasks/counts",
@@ -61,17 +74,33 @@ const ROUTES: [&str; 14] = [
     "/v1/dead/{id}",
     "/v1/dead/{id}/redrive",
     "/v1/cluster",
+    "/openapi.json",
+    "/problems",
+    "/problems/{slug}",
     "/livez",
     "/readyz",
     "/metrics",
 ];
 
+/// What a path or a method that there is not may be answered.
+const OF_NO_OPERATION: [ProblemType; 7] = [
+    ProblemType::NotFound,
+    ProblemType::MethodNotAllowed,
+    ProblemType::TooManyRequests,
+    ProblemType::HeaderTooLarge,
+    ProblemType::Internal,
+    ProblemType::Busy,
+    ProblemType::Draining,
+];
+
 impl Api {
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
-        let shared = Arc::new(Shared::new(service, settings, metrics, registry));
-        let router = routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+        let routes = routes();
+        let shared = Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
+        let operations = routes.iter().flat_map(operations_of).collect();
+        let router = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handlers));
         let router = router.method_not_allowed_fallback(method_not_allowed).fallback(not_found).with_state(shared.clone());
-        Self { shared, router }
+        Self { shared, router, operations }
     }
 
     pub fn settings(&self) -> &Settings {
@@ -82,55 +111,118 @@ impl Api {
         &self.shared.metrics
     }
 
+    /// A place for a request whose header came over `line`.
+    pub fn place(&self, line: &Arc<Line>, is_multiplexed: bool) -> Place {
+        Place::new(self.shared.clone(), line.clone(), is_multiplexed)
+    }
+
     /// Answers one request; never fails, and does not panic when a handler does.
-    pub async fn answer(&self, request: Request<Body>) -> Response {
+    pub async fn answer(&self, mut place: Place, request: Request<Body>) -> axum::http::Response<Answer> {
         let started = clock::monotonic();
-        let shared = &*self.shared;
         let route = label_of(request.uri().path());
         let method = method_label(request.method());
-        let version = request.version();
-        let _counted = Counted::new(&shared.metrics.in_flight, 1);
-        let mut response = match self.admit(route) {
-            Ok(_permit) => self.route(request).await,
-            Err(problem) => problem.into_response(),
-        };
-        if version < Version::HTTP_2 && shared.service.is_draining() {
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let operation = self.operation_of(route, request.method());
+        let only_shows = is_head || request.method() == Method::GET;
+        let id = RequestId::of(request.headers());
+        // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
+        let span = tracing::debug_span!("request", request_id = %id);
+        let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        let size = response.body().size_hint().lower();
+        if Place::must_hold(size)
+            && let Err(problem) = place.hold_answer(size, only_shows).await
+        {
+            response = problem.into_response();
+        }
+        if let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
+            debug_assert!(
+                is_told(operation, Some(problem.kind()), response.status()),
+                "{route} {method} does not tell of {problem:?}"
+            );
+            problem.write(&mut response, id.as_str(), is_head);
+        } else {
+            debug_assert!(is_told(operation, None, response.status()), "{route} {method} does not tell of {}", response.status());
+        }
+        if version < Version::HTTP_2 && self.shared.service.is_draining() {
             // So that callers which keep their connections go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response.headers_mut().insert(REQUEST_ID, id.into_header());
         let took = clock::monotonic().since(started);
-        shared.metrics.answered(route, method, response.status(), took);
+        self.shared.metrics.answered(route, method, response.status(), took);
+        let _in_span = span.enter();
         tracing::debug!(route, method, status = response.status().as_u16(), ?took, "answered");
-        response
+        response.map(|body| Answer::new(body, place))
+    }
+
+    async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
+        match self.admit(place, route, &request) {
+            Ok(()) => self.route(request, id).await,
+            Err(problem) => problem.into_response(),
+        }
+    }
+
+    fn operation_of(&self, route: &'static str, method: &Method) -> Option<&'static Operation> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
     /// Takes a place among the requests in flight. A probe always has one, and is answered while the node drains.
-    fn admit(&self, route: &'static str) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+    fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
+        let header_bytes_max = self.shared.settings.header_bytes_max;
+        if size_of(request) > header_bytes_max {
+            self.shared.metrics.rejected("header_bytes");
+            return Err(Problem::header_too_large(header_bytes_max));
+        }
         if matches!(route, "/livez" | "/readyz" | "/metrics") {
-            return Ok(None);
+            return Ok(());
         }
         if self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        self.shared.requests.try_acquire().map(Some).map_err(|_none_left| {
-            self.shared.metrics.rejected("requests_in_flight");
-            Problem::busy("requests_in_flight")
-        })
+        place.admit()
     }
 
-    async fn route(&self, request: Request<Body>) -> Response {
+    async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {
         let answer = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind().await;
         match answer {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_panic) => {
                 // The panic hook has said where. One request that meets a bug must not take the node with it, nor, sent again, the next node.
-                tracing::error!("a handler panicked; the request is answered 500");
+                tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
                 Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
             }
         }
     }
+}
+
+fn document_of(routes: &[Route]) -> Bytes {
+    let paths: Vec<_> = routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
+    // Strings and numbers: nothing in it can fail to be JSON, and a test reads it.
+    document::write(&paths).map(Bytes::from).unwrap_or_default()
+}
+
+fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
+    route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
+}
+
+/// Whether callers could know that this may be answered.
+fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: StatusCode) -> bool {
+    match operation {
+        Some(operation) => operation.tells_of(status, problem),
+        None => matches!(problem, Some(kind) if OF_NO_OPERATION.contains(&kind)),
+    }
+}
+
+/// Bytes of a request's header, counted as HTTP/2 does (RFC 9113, 6.5.2), so that the bound is the same for both versions.
+fn size_of(request: &Request<Body>) -> usize {
+    const FIELD: usize = 32;
+    let fields =
+        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let uri = request.uri();
+    uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }
 
 async fn not_found() -> Problem {
@@ -165,7 +257,7 @@ mod tests {
 
     #[test]
     fn every_route_is_its_own_label() {
-        let routes = routes().map(|(path, _)| path);
+        let routes = routes().map(|route| route.path);
         assert_eq!(routes, ROUTES);
         for route in routes {
             assert_eq!(label_of(route), route);

@@ -21,8 +21,8 @@ use crate::domain::{Cursor, List, Selection, Timestamp};
 use crate::node::service::{Counts, Figure, Page};
 
 /// Tasks of a page.
-const LIMIT: usize = 100;
-const LIMIT_MAX: usize = 1000;
+pub const LIMIT: usize = 100;
+pub const LIMIT_MAX: usize = 1000;
 /// Bytes that a task takes in a page, about.
 const TASK_BYTES: usize = 250;
 const MINUTE_BYTES: usize = 80;

@@ -15,6 +15,7 @@ pub struct Metrics {
     duration: Family<Labels<1>, Histogram>,
     pub in_flight: Gauge,
     rejected: Family<Labels<1>, Counter>,
+    cut_off: Family<Labels<1>, Counter>,
     pub connections: Gauge,
     pub body_memory: Gauge,
 }
@@ -26,6 +27,7 @@ impl Metrics {
             duration: Family::new_with_constructor(durations),
             in_flight: Gauge::default(),
             rejected: Family::default(),
+            cut_off: Family::default(),
             connections: Gauge::default(),
             body_memory: Gauge::default(),
         };
@@ -36,16 +38,25 @@ impl Metrics {
             Unit::Seconds,
             metrics.duration.clone(),
         );
-        registry.register("punctual_api_requests_in_flight", "Requests that are being answered", metrics.in_flight.clone());
+        registry.register(
+            "punctual_api_requests_in_flight",
+            "Requests from their header until their answer is written",
+            metrics.in_flight.clone(),
+        );
         registry.register(
             "punctual_api_rejected",
             "Requests and connections that were turned away because a bound was reached, by bound",
             metrics.rejected.clone(),
         );
+        registry.register(
+            "punctual_api_cut_off",
+            "Connections, and streams of HTTP/2, that were ended because their caller was slow or silent, by what it was waited for",
+            metrics.cut_off.clone(),
+        );
         registry.register("punctual_api_connections", "Open connections to the API", metrics.connections.clone());
         registry.register_with_unit(
             "punctual_api_body_memory",
-            "Request bodies that are being read, parsed or stored",
+            "Request bodies that are being read, unpacked, parsed or stored, and large answers that are being written",
             Unit::Bytes,
             metrics.body_memory.clone(),
         );
@@ -55,6 +66,11 @@ impl Metrics {
     pub fn answered(&self, route: &'static str, method: &'static str, status: StatusCode, took: Duration) {
         self.requests.get_or_create(&[("route", route), ("method", method), ("status", status_label(status))]).inc();
         self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
+    }
+
+    /// A caller was too slow: it was waited for `header`, `idle` or `answer`.
+    pub fn cut_off(&self, deadline: &'static str) {
+        self.cut_off.get_or_create(&[("deadline", deadline)]).inc();
     }
 
     pub fn rejected(&self, bound: &'static str) {
@@ -105,6 +121,7 @@ fn status_label(status: StatusCode) -> &'static str {
         415 => "415",
         422 => "422",
         429 => "429",
+        431 => "431",
         500 => "500",
         503 => "503",
         _ => "other",

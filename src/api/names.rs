@@ -35,8 +35,9 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
+    let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (draft, origin) = DraftReader::read_named(body::text_of(&bytes)?, topic, name)?;
+    let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
     let echo = echo_of(&draft);
     let answer = deadline.hold(shared.service.replace(draft)).await.map_err(|_elapsed| {

@@ -1,13 +1,16 @@
 //! What a caller is told when it does not get what it asked for: RFC 9457 `application/problem+json`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
 use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use super::task_json::TaskJson;
+use super::unpack::ENCODINGS;
 use crate::domain::{TaskView, Verdict};
 use crate::node::service::Missing;
 
@@ -87,6 +90,29 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
 
+    pub fn too_many_requests() -> Self {
+        let detail =
+            "nothing was done: too many requests of this caller are in progress; wait for their answers before asking more";
+        Self::new(ProblemType::TooManyRequests, detail)
+    }
+
+    pub fn header_too_large(bytes_max: usize) -> Self {
+        let detail = format!("nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields");
+        Self::new(ProblemType::HeaderTooLarge, detail)
+    }
+
+    pub fn unsupported_encoding() -> Self {
+        let detail = "the body may be compressed with gzip or with zstd, once, or not at all";
+        Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
+    }
+
+    /// What was asked was done, or not, and what became of it cannot be told.
+    pub fn answer_lost() -> Self {
+        let detail =
+            "it may have been done, or not: the bound body_memory left no room for the answer in time. Look before repeating it";
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
     pub fn busy(bound: &str) -> Self {
         Self::new(ProblemType::Busy, format!("nothing was done: the bound {bound} is reached; ask again, or ask another node"))
     }
@@ -146,16 +172,38 @@ impl Problem {
         self.kind
     }
 
+    /// Puts the problem into `response`, which has its status and perhaps headers already; `is_head`: without the body, which a HEAD has not.
+    pub fn write(&self, response: &mut Response, request_id: &str, is_head: bool) {
+        let json = ProblemJson { request_id: Some(request_id), ..self.json() };
+        let (parts, body) = super::respond::json(self.kind.status(), &json).into_parts();
+        let headers = response.headers_mut();
+        let length = body.size_hint().exact().unwrap_or_default();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::LINK, self.kind.help());
+        if let Some(seconds) = self.kind.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == ProblemType::UnsupportedEncoding {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(ENCODINGS));
+        }
+        *response.status_mut() = parts.status;
+        if !is_head {
+            *response.body_mut() = body;
+        }
+    }
+
     pub fn json(&self) -> ProblemJson<'_> {
-        let (slug, status, title) = self.kind.row();
+        let row = self.kind.row();
         let more = self.more.as_deref();
         ProblemJson {
-            kind: TypeUri(slug),
-            title,
-            status,
+            kind: TypeUri(row.slug),
+            title: row.title,
+            status: row.status,
             detail: &self.detail,
             field: self.field.as_deref(),
             retry_after: self.kind.retry_after(),
+            request_id: None,
             verdict: more.and_then(|more| more.verdict),
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
             missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
@@ -183,6 +231,9 @@ pub struct ProblemJson<'a> {
     field: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u32>,
+    /// That of the header `x-request-id`; the problem of one task of a batch has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,14 +264,11 @@ impl<'a> MissingJson<'a> {
     }
 }
 
+/// The answer's place is held by the problem, which [`Problem::write`] puts in words once the request's id is known.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = super::respond::json(self.kind.status(), &self.json());
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(seconds) = self.kind.retry_after() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
+        let mut response = self.kind.status().into_response();
+        response.extensions_mut().insert(Arc::new(self));
         response
     }
 }

@@ -2,21 +2,37 @@
 
 use std::time::Duration;
 
-/// Each bound with its status when it is reached. `/livez`, `/readyz` and `/metrics` are held by the bounds on connections only.
+/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by the bounds
+/// on connections and headers only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Bytes of one body: 413. At most 4 GiB.
+    /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being read, parsed or stored: 503. At least one of the largest always fits.
+    /// Bytes of all bodies that are being read, unpacked, parsed or stored, and of answers beyond 64 KiB until they are written: 503. At least one of
+    /// the largest always fits, if it is not compressed.
     pub body_memory_max: usize,
-    /// Requests that are being answered: 503.
+    /// Bytes of a request's header, with 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
+    pub header_bytes_max: usize,
+    /// Tasks of one batch: 413. At most 10,000.
+    pub batch_tasks_max: usize,
+    /// Requests from their header until their answer is written: 503.
     pub requests_in_flight_max: usize,
+    /// Of these, requests of one caller, which is an address: 429.
+    pub caller_requests_max: usize,
+    /// Of these, requests of one connection of HTTP/2: those beyond it are refused as streams.
+    pub streams_max: u32,
     /// Connections, idle ones included: those beyond it are answered 503 and closed.
     pub connections_max: usize,
-    /// How long the header of a request may take from its first byte, and how long a connection of HTTP/1 may be idle: closed without an answer.
-    pub header_read_timeout: Duration,
+    /// How long the header of a request may take from its first byte, and the first request of a connection from its beginning: closed without an
+    /// answer.
+    pub header_timeout: Duration,
+    /// How long a connection may be without a request: closed.
+    pub idle_timeout: Duration,
     /// How long a request may take from its header to its answer: 408 while its body is being read, 503 after.
     pub request_deadline: Duration,
+    /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed. A stream of HTTP/2 is reset this long after
+    /// `request_deadline`.
+    pub answer_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -24,10 +40,16 @@ impl Default for Settings {
         Self {
             body_bytes_max: 16 << 20,
             body_memory_max: 256 << 20,
+            header_bytes_max: 16 << 10,
+            batch_tasks_max: 10_000,
             requests_in_flight_max: 1024,
+            caller_requests_max: 512,
+            streams_max: 256,
             connections_max: 4096,
-            header_read_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
             request_deadline: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(30),
         }
     }
 }

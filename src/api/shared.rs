@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
@@ -13,6 +14,11 @@ use crate::domain::Monotonic;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
 
+/// The bound on bodies that are unpacked at a time.
+pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
+/// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time would make none quicker.
+const UNPACKED_AT_ONCE_MAX: usize = 8;
+
 /// What the handlers share.
 #[derive(Debug)]
 pub struct Shared {
@@ -20,19 +26,26 @@ pub struct Shared {
     pub settings: Settings,
     pub metrics: Metrics,
     pub registry: Arc<Registry>,
-    /// Bytes that bodies may still take.
-    pub body_memory: Semaphore,
+    /// The OpenAPI document.
+    pub document: Bytes,
+    /// Bytes that bodies, and large answers, may still take.
+    pub body_memory: Arc<Semaphore>,
+    pub body_memory_max: u32,
+    /// Bodies that may still be unpacked at the same time.
+    pub unpacking: Semaphore,
     /// Requests that may still be taken in.
     pub requests: Semaphore,
 }
 
 impl Shared {
-    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
+    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>, document: Bytes) -> Self {
         // One body of the largest size always fits, whatever the settings say.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
-        let body_memory = Semaphore::new(body_memory_max.min(Semaphore::MAX_PERMITS));
+        let body_memory_max = u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let body_memory = Arc::new(Semaphore::new(usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS)));
+        let unpacking = Semaphore::new(UNPACKED_AT_ONCE_MAX);
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self { service, settings, metrics, registry, body_memory, requests }
+        Self { service, settings, metrics, registry, document, body_memory, body_memory_max, unpacking, requests }
     }
 
     /// When a request that has just arrived must be answered.

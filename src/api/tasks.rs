@@ -30,8 +30,9 @@ const RESULT_BYTES: usize = 200;
 pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    let mut reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (draft, origin) = DraftReader::default().read(body::text_of(&bytes)?)?;
+    let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
     let echo = echo_of(&draft);
     let mut answers = ask_to_store(&shared, vec![draft], deadline).await?.into_iter();
@@ -98,8 +99,9 @@ struct BatchJson<'a> {
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (items, drafts) = read_batch(body::text_of(&bytes)?).await?;
+    let (items, drafts) = read_batch(&shared, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
     let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, deadline).await? };
     let done = settle(items, answers);
@@ -108,18 +110,22 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     Ok(respond::json_of(StatusCode::OK, &BatchJson { results }, capacity))
 }
 
+/// A task of a batch as it was read.
+type ReadItem = Result<(Echo, Origin), Problem>;
+
 /// The items of a batch in order, and the drafts of those that can be asked for.
-async fn read_batch(text: &str) -> Result<(Vec<Result<(Echo, Origin), Problem>>, Vec<Draft>), Problem> {
+async fn read_batch(shared: &Shared, mut reader: DraftReader, text: &str) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
     let [tasks] = members(text, &["tasks"])?;
     let Some(tasks) = tasks else {
         return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required").at("tasks"));
     };
     let tasks = array(tasks, "tasks")?;
-    if tasks.count > Array::ITEMS_MAX {
-        let detail = format!("a batch has at most {} tasks, this one has {}; send several", Array::ITEMS_MAX, tasks.count);
+    let tasks_max = shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
+    if tasks.count > tasks_max {
+        shared.metrics.rejected("batch_tasks");
+        let detail = format!("a batch has at most {tasks_max} tasks, this one has {}; send several", tasks.count);
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
     }
-    let mut reader = DraftReader::default();
     let mut items = Vec::with_capacity(tasks.items.len());
     let mut drafts = Vec::with_capacity(tasks.items.len());
     for (index, task) in tasks.items.iter().enumerate() {
@@ -141,10 +147,7 @@ fn item_path(index: usize) -> String {
 }
 
 /// Gives each item that was asked for its answer, in order.
-fn settle(
-    items: Vec<Result<(Echo, Origin), Problem>>,
-    answers: Vec<Result<Accepted, Refusal>>,
-) -> Vec<Result<(Echo, Accepted), Problem>> {
+fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<Result<(Echo, Accepted), Problem>> {
     let mut answers = answers.into_iter();
     let mut done = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {

@@ -3,6 +3,12 @@
 mod answers;
 mod bounds;
 mod connections;
+mod interface;
+mod packed;
+mod slow_callers;
+mod sockets;
+mod streams;
+mod traces;
 mod wrong_requests;
 
 use std::sync::Arc;
@@ -10,14 +16,31 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
-use axum::response::Response;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
+use super::answer::Answer;
+use super::line::{Callers, Line};
 use super::{Api, Metrics, Settings};
+use crate::domain::Monotonic;
 use crate::node::service::Service;
 use crate::node::service::model::Model;
 use crate::telemetry::Registry;
+
+type Response = axum::http::Response<Answer>;
+
+impl Api {
+    /// Answers a request that came over a connection of its own, each from the same caller.
+    async fn ask(&self, request: Request<Body>) -> Response {
+        self.ask_of(&Callers::default(), request).await
+    }
+
+    async fn ask_of(&self, callers: &Callers, request: Request<Body>) -> Response {
+        let line = Arc::new(Line::new(callers.enter([127, 0, 0, 1].into()), Monotonic::default()));
+        let place = self.place(&line, false);
+        self.answer(place, request).await
+    }
+}
 
 fn api_of(settings: Settings) -> (Api, Arc<Model>) {
     let model = Arc::new(Model::default());
@@ -59,13 +82,19 @@ async fn json_of(response: Response) -> Value {
     serde_json::from_str(&text_of(response).await).unwrap()
 }
 
+/// The value of a line of `/metrics`.
+async fn metric(api: &Api, line: &str) -> Option<String> {
+    let text = text_of(api.ask(bare("GET", "/metrics")).await).await;
+    text.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
+}
+
 fn header_of<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
     response.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
 /// Submits a task that must be taken, and answers it.
 async fn submit(api: &Api, task: &str) -> Value {
-    let response = api.answer(post("/v1/tasks", task.to_owned())).await;
+    let response = api.ask(post("/v1/tasks", task.to_owned())).await;
     assert_eq!(response.status(), StatusCode::CREATED);
     json_of(response).await
 }

@@ -16,6 +16,8 @@ const MILLIS_MAX: i64 = 253_402_207_200_999;
 const MILLIS_MIN: i64 = 100_000_000_000;
 /// 1000 years: beyond it a delay is a mistake on any cluster, below it `--delay-max` decides.
 const DELAY_MILLIS_MAX: u64 = 1000 * 366 * 86_400_000;
+/// Digits of the largest number that there is room for.
+const DIGITS_MAX: usize = 20;
 /// No delay that means something is longer; the parser need not see more.
 const DELAY_CHARS_MAX: usize = 200;
 
@@ -73,16 +75,36 @@ fn delay_of_millis(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
-/// A JSON number without sign, fraction and exponent.
+/// A JSON number whose value is whole and not negative, however it is written: JSON Schema takes `1.0` for an integer, and some languages write it.
 fn whole_number(text: &str, right: &str) -> Result<u64, String> {
-    if text.starts_with('-') {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (is_negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let mut digits = format!("{whole}{fraction}");
+    if digits.bytes().all(|digit| digit == b'0') {
+        return Ok(0);
+    }
+    if is_negative {
         return Err(format!("this is negative; right is {right}"));
     }
-    if text.contains(['.', 'e', 'E']) {
-        return Err(format!("this is no whole number; right is {right}"));
+    let beyond = || format!("this is beyond all bounds; right is {right}");
+    let exponent: i64 = exponent.parse().map_err(|_beyond| beyond())?;
+    let decimals = i64::try_from(fraction.len()).unwrap_or(i64::MAX).saturating_sub(exponent);
+    if let Ok(zeros) = usize::try_from(decimals.saturating_neg()) {
+        if zeros > DIGITS_MAX {
+            return Err(beyond());
+        }
+        digits.push_str(&"0".repeat(zeros));
+    } else {
+        let decimals = usize::try_from(decimals).unwrap_or(usize::MAX);
+        let end = digits.len().saturating_sub(decimals);
+        if digits[end..].bytes().any(|digit| digit != b'0') {
+            return Err(format!("this is no whole number; right is {right}"));
+        }
+        digits.truncate(end);
     }
-    let number = text.parse::<u64>().ok().filter(|number| *number <= i64::MAX.unsigned_abs());
-    number.ok_or_else(|| format!("this is beyond all bounds; right is {right}"))
+    let number = digits.parse::<u64>().ok().filter(|number| *number <= i64::MAX.unsigned_abs());
+    number.ok_or_else(beyond)
 }
 
 fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
@@ -202,6 +224,9 @@ mod tests {
         }
         assert_eq!(millis_of("1896082200000"), Ok(1_896_082_200_000));
         assert_eq!(millis_of(r#""1970-01-01T00:00:00Z""#), Ok(0));
+        for whole in ["1896082200000.0", "1.8960822e12", "1.8960822E+12", "1896082200000000e-3", "18960822.00e5"] {
+            assert_eq!(millis_of(whole), Ok(1_896_082_200_000), "{whole}");
+        }
     }
 
     #[test]
@@ -231,8 +256,12 @@ mod tests {
             (r#""9999-12-31T23:59:59Z""#, "9999"),
             (r#""tomorrow""#, "RFC 3339"),
             (r#""1896082200000""#, "RFC 3339"),
-            ("1896082200000.0", "whole"),
-            ("1e12", "whole"),
+            ("1896082200000.5", "whole"),
+            ("1896082200000.00000000000000000000001", "whole"),
+            ("1e-3", "whole"),
+            ("1e99", "bounds"),
+            ("1e99999999999999999999", "bounds"),
+            ("0.0", "seconds"),
             ("-1", "negative"),
             ("0", "seconds"),
             ("1896082200", "seconds"),
@@ -259,6 +288,8 @@ mod tests {
             (r#""2 weeks""#, 1_209_600),
             (r#""PT0S""#, 0),
             ("0", 0),
+            ("-0.0", 0),
+            ("0e-9", 0),
             ("1800000", 1800),
         ] {
             assert_eq!(delay(raw(json)), Ok(Duration::from_secs(seconds)), "{json}");
@@ -302,6 +333,14 @@ mod tests {
             let json = serde_json::to_string(&text).unwrap();
             if let Ok(span) = delay(raw(&json)) {
                 prop_assert!(span <= Duration::from_millis(DELAY_MILLIS_MAX));
+            }
+        }
+
+        #[test]
+        fn no_number_makes_the_parser_panic(number in "-?(0|[1-9][0-9]{0,30})([.][0-9]{1,30})?([eE][-+]?[0-9]{1,25})?") {
+            if let Ok(span) = delay(raw(&number)) {
+                let value: f64 = number.parse().unwrap();
+                prop_assert!((value - span.as_secs_f64() * 1000.0).abs() < 1.0, "{number}: {span:?}");
             }
         }
 

@@ -240,15 +240,45 @@ pub(super) struct Bounds {
     /// Cancels that wait for their statement. At the bound, 503 with Retry-After. From 100 to 1000000.
     #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
     pub cancel_queue: String,
-    /// A request's body; a larger one gets 413. From 1KiB to 1GiB.
+    /// A request's body, as it comes and, if it is compressed, unpacked; a larger one gets 413. From 1KiB to 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
-    /// Requests in progress. At the bound, 503 with Retry-After. From 1 to 1000000.
+    /// Bytes of all bodies in progress, and of large answers that are being written. At the bound, 503 with Retry-After. From 1MiB to 4GiB; at least
+    /// twice --body-max, for a compressed body is there twice.
+    #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
+    pub body_memory: String,
+    /// Tasks of one batch; a larger one gets 413. From 1 to 10000.
+    #[arg(long, env = "PUNCTUAL_BATCH_MAX", value_name = "COUNT", default_value = "10000")]
+    pub batch_max: String,
+    /// A request's header, counting 32 bytes for each field; a larger one gets 431. From 1KiB to 64KiB.
+    #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
+    pub header_max: String,
+    /// Requests in progress, until their answers are written. At the bound, 503 with Retry-After. From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
     pub requests_max: String,
+    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the bound, 429 with Retry-After. From 1 to 1000000.
+    ///
+    /// A proxy in front is one caller: give it what --requests-max says.
+    #[arg(long, env = "PUNCTUAL_CALLER_REQUESTS_MAX", value_name = "COUNT", default_value = "512")]
+    pub caller_requests_max: String,
+    /// Of these, requests of one connection of HTTP/2, which the caller is told beforehand. From 1 to 10000.
+    #[arg(long, env = "PUNCTUAL_STREAMS_MAX", value_name = "COUNT", default_value = "256")]
+    pub streams_max: String,
     /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
     pub connections_max: String,
+    /// How long a request's header may take, and the first one of a connection to come; then the connection is closed. From 100ms to 10m.
+    #[arg(long, env = "PUNCTUAL_HEADER_TIMEOUT", value_name = "SPAN", default_value = "10s")]
+    pub header_timeout: String,
+    /// How long a connection may be without a request; then it is closed. Longer than a load balancer in front keeps its own. From 1s to 1h.
+    #[arg(long, env = "PUNCTUAL_IDLE_TIMEOUT", value_name = "SPAN", default_value = "75s")]
+    pub idle_timeout: String,
+    /// How long a request may take from its header to its answer: 408 while its body is awaited, 503 after. From 1s to 10m.
+    #[arg(long, env = "PUNCTUAL_REQUEST_TIMEOUT", value_name = "SPAN", default_value = "30s")]
+    pub request_timeout: String,
+    /// How long a caller may take to read its answer, or 64 KiB of a longer one; then the connection is closed. From 1s to 10m.
+    #[arg(long, env = "PUNCTUAL_ANSWER_TIMEOUT", value_name = "SPAN", default_value = "30s")]
+    pub answer_timeout: String,
 }
 
 #[derive(Args, Debug)]

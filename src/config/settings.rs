@@ -51,7 +51,7 @@ pub struct Retention {
     pub names: Duration,
 }
 
-/// Bounds of one node: counts, and bytes where the name says so.
+/// Bounds of one node: counts, and bytes or spans where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub in_flight_tasks: usize,
@@ -61,8 +61,17 @@ pub struct Bounds {
     pub submit_queue_bytes: usize,
     pub cancel_queue: usize,
     pub body_bytes_max: usize,
+    pub body_memory_bytes: usize,
+    pub batch_tasks_max: usize,
+    pub header_bytes_max: usize,
     pub requests_max: usize,
+    pub caller_requests_max: usize,
+    pub streams_max: usize,
     pub connections_max: usize,
+    pub header_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub request_timeout: Duration,
+    pub answer_timeout: Duration,
 }
 
 impl Settings {
@@ -104,6 +113,15 @@ const CANCEL_QUEUE: Limits = limits("--cancel-queue", "100", "1000000");
 const BODY_MAX: Limits = limits("--body-max", "1KiB", "1GiB");
 const REQUESTS_MAX: Limits = limits("--requests-max", "1", "1000000");
 const CONNECTIONS_MAX: Limits = limits("--connections-max", "1", "1000000");
+const BODY_MEMORY: Limits = limits("--body-memory", "1MiB", "4GiB");
+const BATCH_MAX: Limits = limits("--batch-max", "1", "10000");
+const HEADER_MAX: Limits = limits("--header-max", "1KiB", "64KiB");
+const CALLER_REQUESTS_MAX: Limits = limits("--caller-requests-max", "1", "1000000");
+const STREAMS_MAX: Limits = limits("--streams-max", "1", "10000");
+const HEADER_TIMEOUT: Limits = limits("--header-timeout", "100ms", "10m");
+const IDLE_TIMEOUT: Limits = limits("--idle-timeout", "1s", "1h");
+const REQUEST_TIMEOUT: Limits = limits("--request-timeout", "1s", "10m");
+const ANSWER_TIMEOUT: Limits = limits("--answer-timeout", "1s", "10m");
 
 /// What `args` mean on `host`, or everything that is wrong with them.
 pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<Problem>> {
@@ -243,8 +261,17 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
         submit_queue_bytes: reader.size(SUBMIT_QUEUE_BYTES, &args.submit_queue_bytes),
         cancel_queue: reader.count(CANCEL_QUEUE, &args.cancel_queue),
         body_bytes_max: reader.size(BODY_MAX, &args.body_max),
+        body_memory_bytes: reader.size(BODY_MEMORY, &args.body_memory),
+        batch_tasks_max: reader.count(BATCH_MAX, &args.batch_max),
+        header_bytes_max: reader.size(HEADER_MAX, &args.header_max),
         requests_max: reader.count(REQUESTS_MAX, &args.requests_max),
+        caller_requests_max: reader.count(CALLER_REQUESTS_MAX, &args.caller_requests_max),
+        streams_max: reader.count(STREAMS_MAX, &args.streams_max),
         connections_max: reader.count(CONNECTIONS_MAX, &args.connections_max),
+        header_timeout: reader.duration(HEADER_TIMEOUT, &args.header_timeout),
+        idle_timeout: reader.duration(IDLE_TIMEOUT, &args.idle_timeout),
+        request_timeout: reader.duration(REQUEST_TIMEOUT, &args.request_timeout),
+        answer_timeout: reader.duration(ANSWER_TIMEOUT, &args.answer_timeout),
     };
     if reader.took(IN_FLIGHT_TASKS.flag) && bounds.topic_in_flight_tasks > bounds.in_flight_tasks {
         reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "one topic cannot have more in flight than the node (--in-flight-tasks)");
@@ -255,11 +282,14 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
             reader.problem(limits.flag, "less than one request may hold (--body-max)");
         }
     }
+    if reader.took(BODY_MEMORY.flag) && bounds.body_memory_bytes / 2 < bounds.body_bytes_max {
+        reader.problem(BODY_MEMORY.flag, "less than one request may hold, compressed and unpacked (twice --body-max)");
+    }
     bounds
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [Limits; 21] = [
+pub(super) const ALL_LIMITS: [Limits; 30] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,
@@ -281,4 +311,13 @@ pub(super) const ALL_LIMITS: [Limits; 21] = [
     BODY_MAX,
     REQUESTS_MAX,
     CONNECTIONS_MAX,
+    BODY_MEMORY,
+    BATCH_MAX,
+    HEADER_MAX,
+    CALLER_REQUESTS_MAX,
+    STREAMS_MAX,
+    HEADER_TIMEOUT,
+    IDLE_TIMEOUT,
+    REQUEST_TIMEOUT,
+    ANSWER_TIMEOUT,
 ];

@@ -29,6 +29,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["config", "client::args"]),
     ("clap_complete", &["config"]),
     ("etcd_client", &["etcd"]),
+    ("flate2", &["api"]),
     ("http_body_util", &["api"]),
     ("hyper", &["api"]),
     ("hyper_util", &["api"]),
@@ -44,6 +45,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("sqlx", &["postgres"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
+    ("zstd", &["api"]),
 ];
 
 /// Libraries for all but the pure modules.

@@ -6,101 +6,102 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use uuid::Uuid;
 
-use crate::support::{Answer, Cluster, NONE, Node};
+use crate::support::{Answer, Call, Cluster, Node, Oracle, now_ms};
+
+#[path = "../../src/api/tests/wrong_requests/rows.rs"]
+mod rows;
+
+use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, Wanted};
 
 const DEADLINE: Duration = Duration::from_secs(20);
-const JSON: &str = "application/json";
 
-/// One bad request, and what it gets.
-struct Bad {
-    what: &'static str,
+/// A request that must be refused.
+struct Wrong {
     method: Method,
     path: String,
-    content_type: &'static str,
-    body: Vec<u8>,
-    status: u16,
-    /// What the answer must name.
-    names: &'static str,
+    content_type: Option<&'static str>,
+    body: String,
+    wanted: Wanted,
 }
 
-fn post(what: &'static str, body: impl Into<Vec<u8>>, status: u16, names: &'static str) -> Bad {
-    Bad { what, method: Method::POST, path: "/v1/tasks".to_owned(), content_type: JSON, body: body.into(), status, names }
+fn wrong(method: Method, path: &str, body: impl Into<String>, wanted: Wanted) -> Wrong {
+    Wrong { method, path: path.to_owned(), content_type: Some("application/json"), body: body.into(), wanted }
 }
 
-/// A task that is good but for the fields that are put in (or, when null, taken out).
-fn changed(topic: &str, changes: &Value) -> String {
-    let mut task = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
-    for (field, value) in changes.as_object().unwrap() {
-        if value.is_null() {
-            task.as_object_mut().unwrap().remove(field);
-        } else {
-            task[field] = value.clone();
-        }
+/// All of the table but the tasks within batches, which are answered 200.
+fn table() -> Vec<Wrong> {
+    let mut all = Vec::new();
+    all.extend(TASKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, "/v1/tasks", *body, (*status, kind, field))));
+    all.extend(
+        BATCHES.iter().map(|(body, status, kind, field)| wrong(Method::POST, "/v1/tasks/batch", *body, (*status, kind, field))),
+    );
+    all.extend(REQUESTS.iter().map(|(method, path, content_type, wanted)| Wrong {
+        content_type: *content_type,
+        ..wrong(method.parse().unwrap(), path, TASK, *wanted)
+    }));
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+        all.extend(BULKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, path, *body, (*status, kind, field))));
     }
-    task.to_string()
+    all.extend(REPLACEMENTS.iter().map(|(topic, body, status, kind, field)| {
+        wrong(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), *body, (*status, kind, field))
+    }));
+    all
 }
 
-/// Requests that are wrong on any cluster.
-fn malformed(topic: &str) -> Vec<Bad> {
-    let with = |changes: Value| changed(topic, &changes);
-    let mut not_utf8 = with(json!({"payload_text": "?"})).into_bytes();
-    let at = not_utf8.iter().position(|byte| *byte == b'?').unwrap();
-    not_utf8[at] = 0xff;
+/// What only a topic with a limit, or very much, brings about.
+fn large(small_topic: &str) -> Vec<Wrong> {
+    let post = |body: String, wanted: Wanted| wrong(Method::POST, "/v1/tasks", body, wanted);
+    let long = "x".repeat(20_000);
+    let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
     vec![
-        post("JSON that ends early", r#"{"topic":"#, 400, "JSON"),
-        post("no JSON at all", "", 400, "JSON"),
-        post("bytes that are no UTF-8", not_utf8, 400, "UTF-8"),
-        post("an array", "[]", 400, "object"),
-        post("a number", "7", 400, "object"),
-        post("an unknown field", with(json!({"colour": "red"})), 400, "colour"),
-        post("a field twice", format!(r#"{{"topic":"{topic}","topic":"{topic}","delay":1,"payload":1}}"#), 400, "topic"),
-        post("no topic", with(json!({"topic": null})), 400, "topic"),
-        post("a topic that is no text", with(json!({"topic": 7})), 400, "topic"),
-        post("an illegal topic name", with(json!({"topic": "a b"})), 400, "topic"),
-        post("a topic name with NUL", with(json!({"topic": "a\u{0}"})), 400, "topic"),
-        post("both due_at and delay", with(json!({"due_at": 1_800_000_000_000_i64})), 400, "due_at"),
-        post("neither due_at nor delay", with(json!({"delay": null})), 400, "delay"),
-        post("a negative delay", with(json!({"delay": -1})), 400, "delay"),
-        post("a negative delay in words", with(json!({"delay": "-5s"})), 400, "delay"),
-        post("a delay in months", with(json!({"delay": "1 month"})), 400, "delay"),
-        post("a delay that is none", with(json!({"delay": "soon"})), 400, "delay"),
-        post("a negative due_at", with(json!({"delay": null, "due_at": -5})), 400, "due_at"),
-        post("a due_at without a zone", with(json!({"delay": null, "due_at": "2030-01-01T00:00:00"})), 400, "due_at"),
-        post("a due_at that is none", with(json!({"delay": null, "due_at": "tomorrow"})), 400, "due_at"),
-        post("two payloads", with(json!({"payload": 1})), 400, "payload"),
-        post("no payload", with(json!({"payload_text": null})), 400, "payload"),
-        post("a payload in bad base64", with(json!({"payload_text": null, "payload_base64": "%%%"})), 400, "payload_base64"),
-        post("a key in bad base64", with(json!({"key_base64": "a"})), 400, "key_base64"),
-        post("two keys", with(json!({"key": "a", "key_base64": "YQ=="})), 400, "key"),
-        post("a tombstone with a payload", with(json!({"tombstone": true, "key": "a"})), 400, "tombstone"),
-        post("a tombstone without a key", with(json!({"tombstone": true, "payload_text": null})), 400, "key"),
-        post("a reserved header", with(json!({"headers": {"punctual-task-id": "x"}})), 400, "punctual-"),
-        post("a header that is no text", with(json!({"headers": {"a": 1}})), 400, "headers"),
-        post("a header without a name", with(json!({"headers": {"": "x"}})), 400, "headers"),
-        Bad { content_type: "text/plain", ..post("another content type", with(json!({})), 415, "application/json") },
-        Bad { path: "/v1/tasks/batch".to_owned(), ..post("a batch that is no object", "[]", 400, "object") },
-        Bad { path: "/v1/tasks/batch".to_owned(), ..post("a batch without tasks", "{}", 400, "tasks") },
+        post(
+            json!({"topic": small_topic, "delay": 1, "payload_text": long}).to_string(),
+            (422, "record-too-large", "payload_text"),
+        ),
+        post(
+            json!({"topic": small_topic, "delay": 1, "tombstone": true, "key": long}).to_string(),
+            (422, "record-too-large", "key"),
+        ),
+        post(
+            json!({"topic": "t", "delay": 1, "payload": 1, "name": "n".repeat(256)}).to_string(),
+            (400, "invalid-value", "name"),
+        ),
+        wrong(Method::POST, "/v1/tasks/batch", batch, (413, "batch-too-large", "tasks")),
     ]
 }
 
-/// Requests that this cluster refuses, and paths and methods that there are not.
-fn refused(topic: &str, small_topic: &str) -> Vec<Bad> {
-    let with = |changes: Value| changed(topic, &changes);
-    let small = changed(small_topic, &json!({ "payload_text": "x".repeat(20_000) }));
-    let many = json!({ "tasks": vec![serde_json::from_str::<Value>(&with(json!({}))).unwrap(); 10_001] }).to_string();
-    let at = |what, method, path: &str, status, names| Bad { method, path: path.to_owned(), ..post(what, "", status, names) };
-    vec![
-        post("an unknown topic", with(json!({"topic": format!("{topic}.nowhere")})), 422, "topic"),
-        post("a due time past the longest delay", with(json!({"delay": "60000h"})), 422, "delay"),
-        post("a record that its topic does not take", small, 422, "max.message.bytes"),
-        Bad { path: "/v1/tasks/batch".to_owned(), ..post("a batch over 10,000", many, 413, "10") },
-        at("an id that is none", Method::GET, "/v1/tasks/nonsense", 404, "id"),
-        at("an id of another version", Method::DELETE, &format!("/v1/tasks/{}", Uuid::from_u128(7)), 404, "id"),
-        at("a wrong method", Method::PUT, "/v1/tasks", 405, "method"),
-        at("a path that there is not", Method::GET, "/v1/nothing", 404, "path"),
-    ]
+/// Sends requests one after the other, and tells the oracle what they were answered.
+struct Caller<'a> {
+    node: &'a Node,
+    /// Stands for `t`.
+    topic: &'a str,
+    oracle: Oracle,
+}
+
+impl Caller<'_> {
+    async fn send(&mut self, method: Method, path: &str, content_type: Option<&str>, body: &str) -> Answer {
+        let path = path.replace("/topics/t/", &format!("/topics/{}/", self.topic));
+        let body = body.replace(r#""topic":"t""#, &format!(r#""topic":"{}""#, self.topic));
+        let has_body = !matches!(method, Method::GET | Method::DELETE);
+        let content = has_body.then(|| (content_type.unwrap_or_default(), body.clone().into_bytes()));
+        let answer = self.node.api().send(method.clone(), &path, content.clone().filter(|_| content_type.is_some())).await;
+        let body = content.map(|(_, body)| body).unwrap_or_default();
+        let call = Call {
+            method: method.to_string(),
+            path,
+            body,
+            status: answer.status,
+            answer: answer.text.clone().into_bytes(),
+            at: now_ms(),
+        };
+        self.oracle.take_in(&call);
+        answer
+    }
+
+    async fn post(&mut self, path: &str, body: &str) -> Answer {
+        self.send(Method::POST, path, Some("application/json"), body).await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -109,47 +110,48 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     let topic = cluster.topic("orders").await;
     let small_topic = cluster.topic_with("small", &[("max.message.bytes", "10000")]).await;
     let node = cluster.node().await;
-    let mut bad = malformed(&topic);
-    bad.extend(refused(&topic, &small_topic));
-    for row in &bad {
-        let answer = node.api().send(row.method.clone(), &row.path, Some((row.content_type, row.body.clone()))).await;
-        check_problem(row.what, &answer, row.status, row.names);
+    let mut caller = Caller { node: &node, topic: &topic, oracle: Oracle::default() };
+    let mut rows = table();
+    rows.extend(large(&small_topic));
+    for row in &rows {
+        let what = format!("{} {} {:?} {:.200}", row.method, row.path, row.content_type, row.body);
+        let answer = caller.send(row.method.clone(), &row.path, row.content_type, &row.body).await;
+        check_answer(&what, &answer, row.wanted);
     }
-    for absurd in ["1e300", "99999999999999999999", "9223372036854775807", "1e999", "0.5"] {
-        for field in ["due_at", "delay"] {
-            let body = format!(r#"{{"topic":"{topic}","{field}":{absurd},"payload_text":"x"}}"#);
-            let answer = node.api().post("/v1/tasks", body).await;
-            assert!(matches!(answer.status, 400 | 422), "{field} {absurd}: {} {}", answer.status, answer.text);
-            assert!(answer.status == 400 || answer.text.contains(field), "{field} {absurd}: {}", answer.text);
-        }
+    for (item, status, kind, field) in ITEMS {
+        let answer = caller.post("/v1/tasks/batch", &format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#)).await;
+        let results = answer.json()["results"].clone();
+        assert_eq!((&results[0]["status"], &results[2]["status"]), (&json!(201), &json!(201)), "{item}: {results}");
+        check_problem(item, &results[1]["problem"], (*status, kind, field));
     }
+    println!("{} wrong requests, each with its status, type and field", rows.len() + ITEMS.len());
+    assert!(rows.len() + ITEMS.len() >= 100);
+    let no_text = node.api().post("/v1/tasks", b"{\"topic\":\"\xff\"}".as_slice()).await;
+    check_answer("bytes that are no UTF-8", &no_text, (400, "malformed-json", NO_FIELD));
     // The good ones in between are all that there is.
-    let pending = node.api().submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x" })).await;
-    let far = node.api().submit(&json!({ "topic": topic, "delay": "8760h", "payload_text": "x" })).await;
-    let soon = node.api().submit(&json!({ "topic": topic, "delay": 0, "payload_text": "x" })).await;
-    cluster.wait_final(1, DEADLINE).await;
-    holds_exactly(&cluster, [pending.id], [far.id], [soon.id]).await;
+    for due in ["1h", "8760h", "0ms"] {
+        let task = format!(r#"{{"topic":"t","delay":"{due}","payload_text":"x","key":"k","headers":{{"a":"b"}}}}"#);
+        assert_eq!(caller.post("/v1/tasks", &task).await.status, 201);
+    }
+    caller.oracle.check(&cluster, DEADLINE).await;
+    assert_eq!(caller.oracle.task_count(), 2 * ITEMS.len() + 3);
     assert!(node.api().is_ready().await);
     assert_eq!(node.api().get("/livez").await.status, 200);
 }
 
-fn check_problem(what: &str, answer: &Answer, status: u16, names: &str) {
-    assert_eq!(answer.status, status, "{what}: {}", answer.text);
+fn check_answer(what: &str, answer: &Answer, wanted: Wanted) {
+    assert_eq!(answer.status, wanted.0, "{what}: {}", answer.text);
     assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{what}: {}", answer.text);
-    let problem = answer.json();
-    assert!(problem["type"].as_str().is_some_and(|kind| !kind.is_empty()), "{what}: {problem}");
-    assert_eq!(problem["status"], status, "{what}: {problem}");
-    assert!(problem.to_string().contains(names), "{what}: the answer should name {names:?}: {problem}");
+    let help = format!("</problems/{}>; rel=\"help\"", wanted.1);
+    assert_eq!(answer.header("link"), Some(help.as_str()), "{what}");
+    check_problem(what, &answer.json(), wanted);
 }
 
-async fn holds_exactly(cluster: &Cluster, pending: [Uuid; 1], far: [Uuid; 1], done: [Uuid; 1]) {
-    let ids = async |query: &'static str| -> Vec<Uuid> { sqlx::query_scalar(query).fetch_all(&cluster.sql).await.unwrap() };
-    assert_eq!(ids("select id from task").await, pending);
-    assert_eq!(ids("select id from task_far").await, far);
-    assert_eq!(ids("select id from execlog").await, done);
-    for table in ["select id from dead_letter", "select id from task_name", "select first_id from task_follow"] {
-        assert_eq!(ids(table).await, NONE, "{table}");
-    }
+fn check_problem(what: &str, problem: &Value, (status, kind, field): Wanted) {
+    let found = (problem["status"].as_u64(), problem["type"].as_str(), problem["field"].as_str().unwrap_or(NO_FIELD));
+    let kind = format!("urn:punctual:problem:{kind}");
+    assert_eq!(found, (Some(u64::from(status)), Some(kind.as_str()), field), "{what}: {problem}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{what}: {problem}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! A cluster of its own for each test: a database, topics, a name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -101,6 +101,11 @@ impl Cluster {
         std::fs::create_dir_all(&logs).unwrap();
         let (topics, node_count, stack) = (Mutex::default(), AtomicUsize::new(0), stack.clone());
         Self { name, stack, database, sql, wishes, admin, topics, node_count, logs }
+    }
+
+    /// The folder of its logs, which goes with it.
+    pub fn folder(&self) -> &Path {
+        &self.logs
     }
 
     pub async fn migrate(&self) {

@@ -6,7 +6,7 @@ use super::*;
 async fn a_task_is_created_with_its_location_and_can_be_looked_up() {
     let api = api();
     let task = r#"{"topic":"orders","due_at":"2030-01-31T10:30:00.25+01:00","payload":{"a" : 1.0},"key":"k","headers":{"h":"1"},"name":"order-17"}"#;
-    let response = api.answer(post("/v1/tasks", task)).await;
+    let response = api.ask(post("/v1/tasks", task)).await;
     assert_eq!(response.status(), StatusCode::CREATED);
     let location = header_of(&response, "location").unwrap().to_owned();
     let created = json_of(response).await;
@@ -16,7 +16,7 @@ async fn a_task_is_created_with_its_location_and_can_be_looked_up() {
         r#"{{"id":"{id}","topic":"orders","name":"order-17","key":"k","due_at":"2030-01-31T09:30:00.250Z","state":"scheduled","attempt":1}}"#
     );
     assert_eq!(created, serde_json::from_str::<Value>(&wanted).unwrap());
-    let found = text_of(api.answer(bare("GET", &location)).await).await;
+    let found = text_of(api.ask(bare("GET", &location)).await).await;
     assert_eq!(found, format!(r#"{},"headers":{{"h":"1"}},"payload":{{"a" : 1.0}}}}"#, wanted.trim_end_matches('}')));
 }
 
@@ -24,7 +24,7 @@ async fn a_task_is_created_with_its_location_and_can_be_looked_up() {
 async fn a_known_name_gets_the_first_task() {
     let api = api();
     let first = submit(&api, r#"{"topic":"t","delay":"1h","payload":1,"key":"k","name":"n"}"#).await;
-    let response = api.answer(post("/v1/tasks", r#"{"topic":"t","delay":"2h","payload":2,"name":"n"}"#)).await;
+    let response = api.ask(post("/v1/tasks", r#"{"topic":"t","delay":"2h","payload":2,"name":"n"}"#)).await;
     assert_eq!(response.status(), StatusCode::OK);
     let again = json_of(response).await;
     assert_eq!(
@@ -32,7 +32,7 @@ async fn a_known_name_gets_the_first_task() {
         (&first["id"], &first["due_at"], &Value::from("k"), &Value::from(1))
     );
     let batch = r#"{"tasks":[{"topic":"t","delay":"2h","payload":2,"name":"n","key":"other"}]}"#;
-    let result = json_of(api.answer(post("/v1/tasks/batch", batch)).await).await["results"][0].clone();
+    let result = json_of(api.ask(post("/v1/tasks/batch", batch)).await).await["results"][0].clone();
     assert_eq!(
         (&result["status"], &result["task"]["id"], &result["task"]["key"]),
         (&Value::from(200), &first["id"], &Value::Null)
@@ -41,7 +41,7 @@ async fn a_known_name_gets_the_first_task() {
 
 /// `PUT` by name.
 async fn put(api: &Api, path: &str, task: &str) -> Response {
-    api.answer(request("PUT", path, Some("application/json"), task.to_owned())).await
+    api.ask(request("PUT", path, Some("application/json"), task.to_owned())).await
 }
 
 #[tokio::test]
@@ -58,11 +58,11 @@ async fn a_task_is_created_replaced_looked_up_and_cancelled_by_its_name() {
     assert_eq!(response.status(), StatusCode::OK);
     let second = json_of(response).await;
     assert_ne!(second["id"], first["id"]);
-    assert_eq!(json_of(api.answer(bare("GET", &location)).await).await["state"], Value::from("cancelled"));
-    let found = json_of(api.answer(bare("GET", path)).await).await;
+    assert_eq!(json_of(api.ask(bare("GET", &location)).await).await["state"], Value::from("cancelled"));
+    let found = json_of(api.ask(bare("GET", path)).await).await;
     assert_eq!((&found["id"], &found["payload"], &found["state"]), (&second["id"], &Value::from(2), &"scheduled".into()));
     for _ in 0..2 {
-        let cancelled = json_of(api.answer(bare("DELETE", path)).await).await;
+        let cancelled = json_of(api.ask(bare("DELETE", path)).await).await;
         assert_eq!((&cancelled["verdict"], &cancelled["task"]["id"]), (&"cancelled".into(), &second["id"]));
     }
     // What is final gives way.
@@ -91,7 +91,7 @@ async fn content_types_of_json_in_utf_8_are_taken() {
     let api = api();
     for content_type in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\""] {
         let request = request("POST", "/v1/tasks", Some(content_type), r#"{"topic":"t","delay":0,"payload":null}"#);
-        assert_eq!(api.answer(request).await.status(), StatusCode::CREATED, "{content_type}");
+        assert_eq!(api.ask(request).await.status(), StatusCode::CREATED, "{content_type}");
     }
 }
 
@@ -100,14 +100,14 @@ async fn a_batch_is_answered_in_order() {
     let api = api();
     let tasks: Vec<String> =
         (0..1000).map(|number| format!(r#"{{"topic":"t{}","delay":0,"payload":1,"key":"{number}"}}"#, number % 3)).collect();
-    let answer = json_of(api.answer(post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))).await).await;
+    let answer = json_of(api.ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))).await).await;
     let results = answer["results"].as_array().unwrap();
     assert_eq!(results.len(), 1000);
     for (number, result) in results.iter().enumerate() {
         assert_eq!((&result["status"], &result["task"]["key"]), (&Value::from(201), &Value::from(number.to_string())));
         assert_eq!(result["task"]["topic"], Value::from(format!("t{}", number % 3)));
     }
-    let empty = api.answer(post("/v1/tasks/batch", r#"{"tasks":[]}"#)).await;
+    let empty = api.ask(post("/v1/tasks/batch", r#"{"tasks":[]}"#)).await;
     assert_eq!(text_of(empty).await, r#"{"results":[]}"#);
 }
 
@@ -117,7 +117,7 @@ async fn a_cancel_has_its_verdict_also_when_repeated() {
     let task = submit(&api, r#"{"topic":"t","delay":"1h","payload":1}"#).await;
     let path = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
     for _ in 0..2 {
-        let response = api.answer(bare("DELETE", &path)).await;
+        let response = api.ask(bare("DELETE", &path)).await;
         assert_eq!(response.status(), StatusCode::OK);
         let answer = json_of(response).await;
         assert_eq!((&answer["verdict"], &answer["task"]["state"]), (&Value::from("cancelled"), &Value::from("cancelled")));
@@ -128,7 +128,7 @@ async fn a_cancel_has_its_verdict_also_when_repeated() {
 async fn a_cancel_that_is_too_late_carries_the_receipt() {
     let api = api();
     let task = submit(&api, r#"{"topic":"published","delay":"1h","payload":1}"#).await;
-    let response = api.answer(bare("DELETE", &format!("/v1/tasks/{}", task["id"].as_str().unwrap()))).await;
+    let response = api.ask(bare("DELETE", &format!("/v1/tasks/{}", task["id"].as_str().unwrap()))).await;
     assert_eq!(response.status(), StatusCode::CONFLICT);
     let problem = json_of(response).await;
     assert_eq!((&problem["verdict"], &problem["task"]["receipt"]["lateness_ms"]), (&Value::from("too_late"), &Value::from(3)));
@@ -137,21 +137,21 @@ async fn a_cancel_that_is_too_late_carries_the_receipt() {
 #[tokio::test]
 async fn a_cancel_of_nothing_says_so() {
     for id in ["17", "01b977ea-f4c0-8003-8000-000000000007"] {
-        let problem = json_of(api().answer(bare("DELETE", &format!("/v1/tasks/{id}"))).await).await;
+        let problem = json_of(api().ask(bare("DELETE", &format!("/v1/tasks/{id}"))).await).await;
         assert_eq!(problem["verdict"], Value::from("not_found"));
     }
 }
 
 #[tokio::test]
 async fn what_is_unknown_says_how_to_repeat_it() {
-    let problem = json_of(api().answer(post("/v1/tasks", r#"{"topic":"lost","delay":0,"payload":1}"#)).await).await;
+    let problem = json_of(api().ask(post("/v1/tasks", r#"{"topic":"lost","delay":0,"payload":1}"#)).await).await;
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("may be stored") && detail.contains("with a name"), "{detail}");
 }
 
 #[tokio::test]
 async fn the_cluster_is_shown() {
-    let cluster = json_of(api().answer(bare("GET", "/v1/cluster")).await).await;
+    let cluster = json_of(api().ask(bare("GET", "/v1/cluster")).await).await;
     assert_eq!(cluster["now"], Value::from("2026-01-01T00:00:00.000Z"));
     assert_eq!((&cluster["window_ms"], &cluster["nodes"][0]["heartbeat_age_ms"]), (&Value::from(200), &Value::from(250)));
     assert_eq!((&cluster["nodes"][0]["shards"], &cluster["missing"]), (&serde_json::json!([0, 1, 2, 3]), &serde_json::json!([])));
@@ -159,8 +159,8 @@ async fn the_cluster_is_shown() {
 
 #[tokio::test]
 async fn readiness_says_what_is_missing() {
-    assert_eq!(api().answer(bare("GET", "/readyz")).await.status(), StatusCode::OK);
-    let problem = json_of(draining_api().answer(bare("GET", "/readyz")).await).await;
+    assert_eq!(api().ask(bare("GET", "/readyz")).await.status(), StatusCode::OK);
+    let problem = json_of(draining_api().ask(bare("GET", "/readyz")).await).await;
     assert_eq!(problem["missing"][0]["what"], Value::from("draining"));
 }
 
@@ -168,9 +168,9 @@ async fn readiness_says_what_is_missing() {
 async fn requests_are_counted_by_route_method_and_status() {
     let api = api();
     submit(&api, r#"{"topic":"t","delay":0,"payload":1}"#).await;
-    api.answer(bare("GET", "/v1/tasks/17")).await;
-    api.answer(bare("BREW", "/secret-name")).await;
-    let response = api.answer(bare("GET", "/metrics")).await;
+    api.ask(bare("GET", "/v1/tasks/17")).await;
+    api.ask(bare("BREW", "/secret-name")).await;
+    let response = api.ask(bare("GET", "/metrics")).await;
     assert_eq!(header_of(&response, "content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
     let text = text_of(response).await;
     for line in [
@@ -195,20 +195,20 @@ async fn a_list_is_read_page_by_page_and_its_cursor_is_good_for_its_filters_alon
                 .await;
         ids.push(task["id"].clone());
     }
-    let first = json_of(api.answer(bare("GET", "/v1/tasks?topic=a&limit=2")).await).await;
+    let first = json_of(api.ask(bare("GET", "/v1/tasks?topic=a&limit=2")).await).await;
     assert_eq!((&first["tasks"][0]["id"], &first["tasks"][1]["id"]), (&ids[1], &ids[3]));
     let task = &first["tasks"][0];
     assert_eq!((&task["key"], &task["state"]), (&"k".into(), &"scheduled".into()));
     assert!(["payload", "headers", "tombstone"].iter().all(|field| task.get(field).is_none()), "a list shows no payload: {task}");
     let cursor = first["cursor"].as_str().unwrap();
-    let second = json_of(api.answer(bare("GET", &format!("/v1/tasks?topic=a&limit=2&cursor={cursor}"))).await).await;
+    let second = json_of(api.ask(bare("GET", &format!("/v1/tasks?topic=a&limit=2&cursor={cursor}"))).await).await;
     assert_eq!((second["tasks"].as_array().unwrap().len(), &second["tasks"][0]["id"]), (1, &ids[0]));
     assert_eq!(second["cursor"], Value::Null);
     for others in ["topic=b", "limit=2", "topic=a&due_to=2030-01-01T00:00:00Z"] {
-        let response = api.answer(bare("GET", &format!("/v1/tasks?{others}&cursor={cursor}"))).await;
+        let response = api.ask(bare("GET", &format!("/v1/tasks?{others}&cursor={cursor}"))).await;
         assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{others}");
     }
-    assert_eq!(api.answer(bare("GET", &format!("/v1/dead?topic=a&cursor={cursor}"))).await.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(api.ask(bare("GET", &format!("/v1/dead?topic=a&cursor={cursor}"))).await.status(), StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
@@ -217,7 +217,7 @@ async fn counts_say_whether_they_are_exact() {
     for (topic, delay) in [("a", "30s"), ("a", "90s"), ("b", "2h")] {
         submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1}}"#)).await;
     }
-    let counts = json_of(api.answer(bare("GET", "/v1/tasks/counts")).await).await;
+    let counts = json_of(api.ask(bare("GET", "/v1/tasks/counts")).await).await;
     assert_eq!(counts["pending"], serde_json::json!({"count": 3, "exact": true}));
     assert_eq!(
         counts["topics"],
@@ -229,7 +229,7 @@ async fn counts_say_whether_they_are_exact() {
         (60, &serde_json::json!({"from": "2026-01-01T00:00:00.000Z", "count": 1, "exact": true}))
     );
     assert_eq!((&minutes[1]["count"], &counts["more_topics"]), (&1.into(), &false.into()));
-    assert_eq!(json_of(api.answer(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"], Value::from(1));
+    assert_eq!(json_of(api.ask(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"], Value::from(1));
 }
 
 #[tokio::test]
@@ -237,21 +237,21 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
     let api = api();
     let first = submit(&api, r#"{"topic":"dead","delay":0,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
     let second = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
-    let listed = json_of(api.answer(bare("GET", "/v1/dead")).await).await;
+    let listed = json_of(api.ask(bare("GET", "/v1/dead")).await).await;
     assert_eq!((&listed["dead"][0]["id"], &listed["dead"][1]["id"]), (&first.clone().into(), &second.clone().into()));
     assert_eq!(
         (&listed["dead"][0]["reason"], &listed["dead"][0]["died_at"]),
         (&"tried".into(), &"2026-01-01T00:00:00.000Z".into())
     );
-    let redriven = json_of(api.answer(bare("POST", &format!("/v1/dead/{first}/redrive"))).await).await;
+    let redriven = json_of(api.ask(bare("POST", &format!("/v1/dead/{first}/redrive"))).await).await;
     assert_eq!((&redriven["task"]["state"], &redriven["task"]["attempt"]), (&"scheduled".into(), &2.into()));
     assert_eq!(redriven["task"].get("died_at"), None);
     let dry = post("/v1/dead/redrive", r#"{"topic":"dead","dry_run":true}"#);
-    assert_eq!(json_of(api.answer(dry).await).await, serde_json::json!({"redriven": 1, "more": false, "dry_run": true}));
-    let dropped = json_of(api.answer(bare("DELETE", &format!("/v1/dead/{second}"))).await).await;
+    assert_eq!(json_of(api.ask(dry).await).await, serde_json::json!({"redriven": 1, "more": false, "dry_run": true}));
+    let dropped = json_of(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await).await;
     assert_eq!((&dropped["task"]["state"], &dropped["task"]["id"]), (&"dead".into(), &second.clone().into()));
-    assert_eq!(api.answer(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
-    assert_eq!(json_of(api.answer(bare("GET", "/v1/dead")).await).await, serde_json::json!({"dead": [], "cursor": null}));
+    assert_eq!(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(json_of(api.ask(bare("GET", "/v1/dead")).await).await, serde_json::json!({"dead": [], "cursor": null}));
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn many_tasks_are_cancelled_by_topic_and_due_time() {
         format!(r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z","dry_run":{dry_run}}}"#)
     };
     for (dry_run, cancelled) in [(true, 2), (false, 2), (false, 0)] {
-        let answer = json_of(api.answer(post("/v1/tasks/cancel", body(dry_run))).await).await;
+        let answer = json_of(api.ask(post("/v1/tasks/cancel", body(dry_run))).await).await;
         assert_eq!(answer, serde_json::json!({"cancelled": cancelled, "more": false, "dry_run": dry_run}));
     }
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use futures_util::stream;
-use tokio::time::timeout;
+use futures_util::{poll, stream};
 
 use super::*;
 
@@ -24,15 +23,15 @@ fn in_pieces(first: &'static str, second: &'static str) -> Body {
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_whether_it_says_its_length_or_not() {
     let (api, _) = api_of(Settings { body_bytes_max: TASK.len(), ..Settings::default() });
-    assert_eq!(api.answer(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
-    assert_eq!(type_of(api.answer(post("/v1/tasks", format!("{TASK} "))).await).await, "413 body-too-large");
-    assert_eq!(type_of(api.answer(post("/v1/tasks", in_pieces(TASK, " "))).await).await, "413 body-too-large");
+    assert_eq!(api.ask(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
+    assert_eq!(type_of(api.ask(post("/v1/tasks", format!("{TASK} "))).await).await, "413 body-too-large");
+    assert_eq!(type_of(api.ask(post("/v1/tasks", in_pieces(TASK, " "))).await).await, "413 body-too-large");
 }
 
 #[tokio::test]
 async fn a_body_in_pieces_is_put_together() {
     let (first, second) = TASK.split_at(10);
-    assert_eq!(api().answer(post("/v1/tasks", in_pieces(first, second))).await.status(), StatusCode::CREATED);
+    assert_eq!(api().ask(post("/v1/tasks", in_pieces(first, second))).await.status(), StatusCode::CREATED);
 }
 
 #[tokio::test]
@@ -42,35 +41,108 @@ async fn bodies_over_the_bound_on_memory_are_refused_until_the_others_are_answer
         body_memory_max: SLOW_TASK.len() + TASK.len() - 1,
         ..Settings::default()
     });
-    let mut slow = Box::pin(api.answer(post("/v1/tasks", SLOW_TASK)));
-    assert!(timeout(Duration::from_millis(1), &mut slow).await.is_err());
-    assert_eq!(type_of(api.answer(post("/v1/tasks", TASK)).await).await, "503 busy");
+    let mut slow = Box::pin(api.ask(post("/v1/tasks", SLOW_TASK)));
+    assert!(poll!(&mut slow).is_pending());
+    assert_eq!(type_of(api.ask(post("/v1/tasks", TASK)).await).await, "503 busy");
     drop(slow);
-    assert_eq!(api.answer(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
+    assert_eq!(api.ask(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
 }
 
 #[tokio::test]
 async fn requests_over_the_bound_in_flight_are_refused_and_probes_are_not() {
     let (api, _) = api_of(Settings { requests_in_flight_max: 1, ..Settings::default() });
-    let mut slow = Box::pin(api.answer(post("/v1/tasks", SLOW_TASK)));
-    assert!(timeout(Duration::from_millis(1), &mut slow).await.is_err());
-    assert_eq!(type_of(api.answer(bare("GET", "/v1/cluster")).await).await, "503 busy");
+    let mut slow = Box::pin(api.ask(post("/v1/tasks", SLOW_TASK)));
+    assert!(poll!(&mut slow).is_pending());
+    assert_eq!(type_of(api.ask(bare("GET", "/v1/cluster")).await).await, "503 busy");
     for probe in ["/livez", "/readyz", "/metrics"] {
-        assert_eq!(api.answer(bare("GET", probe)).await.status(), StatusCode::OK);
+        assert_eq!(api.ask(bare("GET", probe)).await.status(), StatusCode::OK);
     }
     drop(slow);
-    assert_eq!(api.answer(bare("GET", "/v1/cluster")).await.status(), StatusCode::OK);
+    assert_eq!(api.ask(bare("GET", "/v1/cluster")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
+    let (api, _) = api_of(Settings { caller_requests_max: 1, requests_in_flight_max: 2, ..Settings::default() });
+    let (callers, others, third) = (Callers::default(), Callers::default(), Callers::default());
+    let mut slow = Box::pin(api.ask_of(&callers, post("/v1/tasks", SLOW_TASK)));
+    assert!(poll!(&mut slow).is_pending());
+    let refused = api.ask_of(&callers, bare("GET", "/v1/cluster")).await;
+    assert_eq!(header_of(&refused, "retry-after"), Some("1"));
+    let problem = json_of(refused).await;
+    assert_eq!(
+        (&problem["type"], &problem["status"], &problem["retry_after"]),
+        (&"urn:punctual:problem:too-many-requests".into(), &429.into(), &1.into())
+    );
+    let mut other = Box::pin(api.ask_of(&others, post("/v1/tasks", SLOW_TASK)));
+    assert!(poll!(&mut other).is_pending());
+    // The node's own bound: what the third caller could not help.
+    assert_eq!(type_of(api.ask_of(&third, bare("GET", "/v1/cluster")).await).await, "503 busy");
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_requests"}"#).await.as_deref(), Some("1"));
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="requests_in_flight"}"#).await.as_deref(), Some("1"));
+    drop((slow, other));
+    assert_eq!(api.ask_of(&callers, bare("GET", "/v1/cluster")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_place_until_its_answer_is_written() {
+    let (api, _) = api_of(Settings { requests_in_flight_max: 1, ..Settings::default() });
+    let unread = api.ask(bare("GET", "/v1/cluster")).await;
+    assert_eq!(type_of(api.ask(bare("GET", "/v1/cluster")).await).await, "503 busy");
+    drop(unread);
+    assert_eq!(api.ask(bare("GET", "/v1/cluster")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn large_answers_count_against_the_memory_until_they_are_written() {
+    let bytes = 100_000;
+    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
+    let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
+    let unread = api.ask(bare("GET", &path)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
+    // What was done is told, as soon as there is room.
+    let cancel = api.ask(bare("DELETE", &path));
+    let mut cancel = Box::pin(cancel);
+    assert!(poll!(&mut cancel).is_pending());
+    assert!(text_of(unread).await.len() > bytes);
+    assert_eq!(json_of(cancel.await).await["verdict"], "cancelled");
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+#[tokio::test]
+async fn a_header_over_the_bound_is_refused_and_counted() {
+    let (api, _) = api_of(Settings { header_bytes_max: 1000, ..Settings::default() });
+    let with = |name: &'static str, length: usize| {
+        let mut request = bare("GET", "/livez");
+        request.headers_mut().insert(name, "x".repeat(length).parse().unwrap());
+        request
+    };
+    // "/livez", the field's name, and 32.
+    assert_eq!(api.ask(with("name", 1000 - 6 - 4 - 32)).await.status(), StatusCode::OK);
+    assert_eq!(type_of(api.ask(with("name", 1000 - 6 - 4 - 31)).await).await, "431 header-too-large");
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_batch_over_its_setting_is_refused_and_counted() {
+    let (api, _) = api_of(Settings { batch_tasks_max: 2, ..Settings::default() });
+    let batch = |count| post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, vec![TASK; count].join(",")));
+    assert_eq!(api.ask(batch(2)).await.status(), StatusCode::OK);
+    assert_eq!(type_of(api.ask(batch(3)).await).await, "413 batch-too-large");
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(), Some("1"));
 }
 
 #[tokio::test]
 async fn a_submit_without_an_answer_within_the_deadline_has_an_unknown_outcome() {
     let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
-    assert_eq!(type_of(api.answer(post("/v1/tasks", SLOW_TASK)).await).await, "503 outcome-unknown");
+    assert_eq!(type_of(api.ask(post("/v1/tasks", SLOW_TASK)).await).await, "503 outcome-unknown");
 }
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_within_the_deadline_is_given_up() {
     let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
     let stalled = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
-    assert_eq!(type_of(api.answer(post("/v1/tasks", stalled)).await).await, "408 request-timeout");
+    assert_eq!(type_of(api.ask(post("/v1/tasks", stalled)).await).await, "408 request-timeout");
 }

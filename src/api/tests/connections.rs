@@ -1,47 +1,17 @@
 //! Connections over real sockets.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::sockets::{LIVEZ, PATIENCE, one_answer, rest_of, served};
 use super::*;
-use crate::api::serve;
-use crate::shutdown::Tasks;
-
-const PATIENCE: Duration = Duration::from_secs(10);
-const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
-
-async fn served(settings: Settings) -> (SocketAddr, Tasks) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let tasks = Tasks::default();
-    tasks.spawn("api", serve(listener, api_of(settings).0, tasks.clone()));
-    (address, tasks)
-}
-
-/// All that comes until the other side closes.
-async fn rest_of(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    // A connection that is closed with bytes unread may be reset after its answer.
-    match timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap() {
-        Ok(_) => {}
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
-    }
-    String::from_utf8(bytes).unwrap()
-}
-
-async fn one_answer(stream: &mut TcpStream) -> String {
-    let mut bytes = vec![0; 4096];
-    let length = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
-    String::from_utf8(bytes[..length].to_vec()).unwrap()
-}
 
 #[tokio::test]
 async fn a_connection_is_kept_for_the_next_request_and_ends_with_the_node() {
-    let (address, tasks) = served(Settings::default()).await;
+    let (address, tasks, _) = served(Settings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for _ in 0..2 {
         stream.write_all(LIVEZ).await.unwrap();
@@ -54,7 +24,7 @@ async fn a_connection_is_kept_for_the_next_request_and_ends_with_the_node() {
 
 #[tokio::test]
 async fn connections_beyond_the_bound_are_told_so() {
-    let (address, _tasks) = served(Settings { connections_max: 1, ..Settings::default() }).await;
+    let (address, _tasks, _) = served(Settings { connections_max: 1, ..Settings::default() }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
@@ -67,7 +37,7 @@ async fn connections_beyond_the_bound_are_told_so() {
 
 #[tokio::test]
 async fn who_is_slow_to_ask_is_cut_off() {
-    let (address, _tasks) = served(Settings { header_read_timeout: Duration::from_millis(50), ..Settings::default() }).await;
+    let (address, _tasks, _) = served(Settings { header_timeout: Duration::from_millis(50), ..Settings::default() }).await;
     for beginning in ["", "P", "PRI * HTTP/2.0\r\n\r\n", "GET /livez HTTP/1.1\r\nhost:"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();
@@ -78,7 +48,7 @@ async fn who_is_slow_to_ask_is_cut_off() {
 
 #[tokio::test]
 async fn http_2_is_spoken_by_prior_knowledge() {
-    let (address, _tasks) = served(Settings::default()).await;
+    let (address, _tasks, _) = served(Settings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     // The preface and an empty SETTINGS frame; the server answers with its own.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -90,7 +60,7 @@ async fn http_2_is_spoken_by_prior_knowledge() {
 #[tokio::test]
 async fn a_request_in_flight_is_answered_when_the_node_ends() {
     let settings = Settings { request_deadline: Duration::from_millis(200), ..Settings::default() };
-    let (address, tasks) = served(settings).await;
+    let (address, tasks, _) = served(settings).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let request = format!(

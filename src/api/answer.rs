@@ -1,0 +1,148 @@
+//! The place of a request among those in flight, and the answer that keeps it until it is written.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::line::Line;
+use super::problem::Problem;
+use super::shared::Shared;
+use crate::clock;
+
+/// An answer is handed to its connection in pieces of so many bytes at most, each when the one before is on its way: so that an answer that nobody reads
+/// keeps its place, and its share of the memory, until it is given up.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What a request holds from its header until its answer is written, or its caller has gone.
+#[derive(Debug)]
+pub struct Place {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    is_admitted: bool,
+    memory: Option<(OwnedSemaphorePermit, u32)>,
+}
+
+impl Place {
+    pub fn new(shared: Arc<Shared>, line: Arc<Line>, is_multiplexed: bool) -> Self {
+        line.opened(is_multiplexed);
+        shared.metrics.in_flight.inc();
+        Self { shared, line, is_admitted: false, memory: None }
+    }
+
+    /// Takes one of its caller's places, and one of the node's.
+    pub fn admit(&mut self) -> Result<(), Problem> {
+        let shared = &self.shared;
+        if !self.line.caller.take_place(shared.settings.caller_requests_max) {
+            shared.metrics.rejected("caller_requests");
+            return Err(Problem::too_many_requests());
+        }
+        let Ok(permit) = shared.requests.try_acquire() else {
+            self.line.caller.free_place();
+            shared.metrics.rejected("requests_in_flight");
+            return Err(Problem::busy("requests_in_flight"));
+        };
+        permit.forget();
+        self.is_admitted = true;
+        Ok(())
+    }
+
+    /// Sets `bytes` of the memory aside for the answer. At the bound, one that only shows something is refused; one that tells what was done waits for
+    /// others to be written.
+    pub async fn hold_answer(&mut self, bytes: u64, only_shows: bool) -> Result<(), Problem> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
+        let memory = &self.shared.body_memory;
+        let permit = match memory.clone().try_acquire_many_owned(permits) {
+            Ok(permit) => permit,
+            Err(_none_left) if only_shows => {
+                self.shared.metrics.rejected("body_memory");
+                return Err(Problem::busy("body_memory"));
+            }
+            Err(_none_left) => {
+                let Ok(Ok(permit)) = self.shared.deadline().hold(memory.clone().acquire_many_owned(permits)).await else {
+                    self.shared.metrics.rejected("body_memory");
+                    return Err(Problem::answer_lost());
+                };
+                permit
+            }
+        };
+        self.shared.metrics.body_memory.inc_by(i64::from(permits));
+        self.memory = Some((permit, permits));
+        Ok(())
+    }
+
+    /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places.
+    pub fn must_hold(bytes: u64) -> bool {
+        u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_admitted {
+            self.shared.requests.add_permits(1);
+            self.line.caller.free_place();
+        }
+        if let Some((_, bytes)) = &self.memory {
+            self.shared.metrics.body_memory.dec_by(i64::from(*bytes));
+        }
+        self.shared.metrics.in_flight.dec();
+        self.line.closed(clock::monotonic());
+    }
+}
+
+/// The body of an answer, with the place of its request.
+#[derive(Debug)]
+pub struct Answer {
+    body: Body,
+    /// What is left of a large piece of `body`.
+    rest: Bytes,
+    _place: Place,
+}
+
+impl Answer {
+    pub fn new(body: Body, place: Place) -> Self {
+        Self { body, rest: Bytes::new(), _place: place }
+    }
+
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        Frame::data(self.rest.split_to(self.rest.len().min(PIECE_BYTES)))
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_piece())));
+        }
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        match frame.into_data() {
+            Ok(data) => {
+                self.rest = data;
+                Poll::Ready(Some(Ok(self.next_piece())))
+            }
+            Err(trailers) => Poll::Ready(Some(Ok(trailers))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let mut hint = self.body.size_hint();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
+    }
+}

@@ -1,0 +1,36 @@
+//! The interface about itself: the OpenAPI document, and the pages of the types of problems.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::shared::Shared;
+use super::{problem_pages, query, respond};
+
+const MARKDOWN: &str = "text/markdown; charset=utf-8";
+
+/// `GET /openapi.json`
+pub async fn document(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    Ok(respond::text(StatusCode::OK, "application/json", shared.document.clone()))
+}
+
+/// `GET /problems`
+pub async fn problems(uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    Ok(respond::text(StatusCode::OK, MARKDOWN, problem_pages::all()))
+}
+
+/// `GET /problems/{slug}`
+pub async fn problem(path: Result<Path<String>, PathRejection>, uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    let page = path.ok().and_then(|Path(slug)| problem_pages::of(&slug));
+    let page = page
+        .ok_or_else(|| Problem::new(ProblemType::NotFound, "there is no such type of problem; GET /problems has all of them"))?;
+    Ok(respond::text(StatusCode::OK, MARKDOWN, page))
+}

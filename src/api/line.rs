@@ -1,0 +1,176 @@
+//! One connection, and the caller at its other end, as the bounds know them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// A connection: how many requests came over it, how many are open, and since when none is.
+#[derive(Debug)]
+pub struct Line {
+    pub caller: Caller,
+    is_multiplexed: AtomicBool,
+    asked: AtomicU64,
+    open: AtomicUsize,
+    idle_since_millis: AtomicU64,
+}
+
+impl Line {
+    pub fn new(caller: Caller, now: Monotonic) -> Self {
+        Self {
+            caller,
+            is_multiplexed: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
+            idle_since_millis: AtomicU64::new(millis_of(now)),
+        }
+    }
+
+    /// A request's header has been read.
+    pub fn opened(&self, is_multiplexed: bool) {
+        self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's answer is written, or nobody waits for it any more.
+    pub fn closed(&self, now: Monotonic) {
+        self.idle_since_millis.store(millis_of(now), Ordering::Relaxed);
+        self.open.fetch_sub(1, Ordering::Release);
+    }
+
+    /// True when the connection is of HTTP/2 and has had a request.
+    pub fn is_multiplexed(&self) -> bool {
+        self.is_multiplexed.load(Ordering::Relaxed)
+    }
+
+    /// True while a request is being answered.
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// Requests since the connection began.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// How long the connection has been without a request; `None` while it has one.
+    pub fn idle_for(&self, now: Monotonic) -> Option<Duration> {
+        if self.is_open() {
+            return None;
+        }
+        let since = self.idle_since_millis.load(Ordering::Relaxed);
+        Some(Duration::from_millis(millis_of(now).saturating_sub(since)))
+    }
+}
+
+fn millis_of(moment: Monotonic) -> u64 {
+    u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Who is connected: an entry for each address with an open connection, so that the bound on connections is theirs, too.
+#[derive(Clone, Debug, Default)]
+pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
+
+#[derive(Debug, Default)]
+struct Entered {
+    connections: usize,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Callers {
+    /// A connection from `address` has begun.
+    pub fn enter(&self, address: IpAddr) -> Caller {
+        let address = caller_of(address);
+        let mut all = self.lock();
+        let entered = all.entry(address).or_default();
+        entered.connections += 1;
+        Caller { requests: entered.requests.clone(), address, callers: self.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One host's address; of IPv6 its network of 64 bits, which is what one host is given.
+fn caller_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        of_version_4 => of_version_4,
+    }
+}
+
+/// One caller, held by each of its connections.
+#[derive(Debug)]
+pub struct Caller {
+    requests: Arc<AtomicUsize>,
+    address: IpAddr,
+    callers: Callers,
+}
+
+impl Caller {
+    /// Takes one of the `max` places that a caller has; false when it has them all.
+    pub fn take_place(&self, max: usize) -> bool {
+        let more = |taken: usize| (taken < max).then_some(taken + 1);
+        self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub fn free_place(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entered) = self.callers.lock().entry(self.address) {
+            entered.get_mut().connections -= 1;
+            if entered.get().connections == 0 {
+                entered.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_is_forgotten_with_its_last_connection() {
+        let callers = Callers::default();
+        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap()));
+        assert!(first.take_place(1) && !second.take_place(1), "they are one caller");
+        second.free_place();
+        assert!(second.take_place(1));
+        drop(first);
+        assert_eq!(callers.lock().len(), 1);
+        drop(second);
+        assert!(callers.lock().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_caller() {
+        let callers = Callers::default();
+        let [first, second, other] =
+            ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"].map(|address| callers.enter(address.parse().unwrap()));
+        assert!(first.take_place(1) && !second.take_place(1) && other.take_place(1));
+    }
+
+    #[test]
+    fn a_line_is_idle_from_the_end_of_its_last_request() {
+        let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
+        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into()), at(1));
+        assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
+        line.opened(true);
+        line.opened(true);
+        line.closed(at(4));
+        assert_eq!(line.idle_for(at(5)), None);
+        line.closed(at(6));
+        assert_eq!((line.idle_for(at(9)), line.asked()), (Some(Duration::from_secs(3)), 2));
+    }
+}

@@ -1,0 +1,9 @@
+//! What each handler takes and answers, in the order of the routes.
+
+pub mod cluster;
+pub mod dead;
+pub mod lists;
+pub mod names;
+pub mod node;
+mod parameters;
+pub mod tasks;

@@ -1,0 +1,58 @@
+//! The schemas of what goes in and out: the components of the OpenAPI document. JSON Schema 2020-12, as OpenAPI 3.1 has it.
+//!
+//! What is asked is exact: no unknown fields, and what a schema lets through the API takes, as far as a schema can say (it counts characters where we count
+//! bytes, and knows no calendar). What is answered is open, for members may be added; the tests hold it closed.
+
+mod answers;
+mod requests;
+mod words;
+
+pub use words::reference;
+
+use serde_json::Value;
+
+/// All components, in the order in which the document shows them.
+pub fn all() -> Vec<(&'static str, Value)> {
+    let mut all = words::all();
+    all.extend(requests::all());
+    all.extend(answers::all());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(target)) = members.get("$ref") {
+                    found.insert(target.trim_start_matches("#/components/schemas/").to_owned());
+                }
+                members.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn a_component_that_is_named_is_there() {
+        let names: BTreeSet<String> = all().into_iter().map(|(name, _)| name.to_owned()).collect();
+        let mut named = BTreeSet::new();
+        all().iter().for_each(|(_, schema)| references(schema, &mut named));
+        assert_eq!(named.difference(&names).collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+
+    #[test]
+    fn every_component_and_every_property_is_described() {
+        for (name, schema) in all() {
+            assert!(schema["description"].is_string(), "{name}");
+            for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
+                assert!(schema["description"].is_string() || schema["$ref"].is_string(), "{name}.{property}");
+            }
+        }
+    }
+}

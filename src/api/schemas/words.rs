@@ -1,0 +1,73 @@
+//! What both requests and answers speak of, and how one schema names another.
+
+use serde_json::{Value, json};
+
+pub fn reference(component: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{component}") })
+}
+
+/// A component with a description of this place.
+pub fn described(component: &str, description: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{component}"), "description": description })
+}
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "TaskId",
+            json!({
+                "type": "string",
+                "format": "uuid",
+                "description": "A UUID of version 8 that begins with the due time. It stays the same however often the task is tried.",
+                "examples": ["01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"],
+            }),
+        ),
+        (
+            "TopicName",
+            json!({
+                "type": "string",
+                "pattern": "^[a-zA-Z0-9._-]{1,249}$",
+                "not": { "enum": [".", ".."] },
+                "description": "A Kafka topic. It must be there: Punctual creates none.",
+                "examples": ["demo"],
+            }),
+        ),
+        (
+            "TaskName",
+            json!({
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 255,
+                "pattern": "^[^\\u0000]+$",
+                "description": "The submitter's own id of a task, unique within its topic: 1 to 255 bytes of UTF-8, without NUL.",
+                "examples": ["order-17"],
+            }),
+        ),
+        (
+            "NameInPath",
+            json!({
+                "allOf": [reference("TaskName"), { "not": { "enum": [".", ".."] } }],
+                "description": "A name as it stands in a path, percent-encoded.",
+            }),
+        ),
+        (
+            "Base64",
+            json!({
+                "type": "string",
+                "contentEncoding": "base64",
+                "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+                "description": "Bytes in base64 (RFC 4648, section 4, with padding).",
+                "examples": ["/w=="],
+            }),
+        ),
+        (
+            "Moment",
+            json!({
+                "type": "string",
+                "format": "date-time",
+                "description": "RFC 3339 in UTC, with milliseconds.",
+                "examples": ["2030-01-31T09:30:00.000Z"],
+            }),
+        ),
+    ]
+}

@@ -1,0 +1,140 @@
+//! The interface about itself: the document that is served is the one that is checked in, and so are the pages of the problems.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+use crate::api::problem_type::ProblemType;
+
+/// Compares a paper with what the code says, or, when `PUNCTUAL_WRITE_DOCS` is set, writes it.
+fn check_paper(path: &str, wanted: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
+        std::fs::write(&file, wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let differs = found.lines().zip(wanted.lines()).position(|(found, wanted)| found != wanted);
+    let line = differs.unwrap_or_else(|| found.lines().count().min(wanted.lines().count()));
+    assert!(
+        found == wanted,
+        "{path} is not what the code says, from line {} on:\n  {}\n  should be\n  {}\nIf the code is right, write it anew: make docs",
+        line + 1,
+        found.lines().nth(line).unwrap_or("(its end)"),
+        wanted.lines().nth(line).unwrap_or("(its end)"),
+    );
+}
+
+#[tokio::test]
+async fn the_document_that_is_checked_in_is_the_one_that_is_served() {
+    let response = api().ask(bare("GET", "/openapi.json")).await;
+    assert_eq!((response.status(), header_of(&response, "content-type")), (StatusCode::OK, Some("application/json")));
+    check_paper("docs/openapi.json", &text_of(response).await);
+}
+
+#[tokio::test]
+async fn the_page_of_problems_that_is_checked_in_is_the_one_that_is_served() {
+    let response = api().ask(bare("GET", "/problems")).await;
+    assert_eq!(header_of(&response, "content-type"), Some("text/markdown; charset=utf-8"));
+    check_paper("docs/problems.md", &text_of(response).await);
+}
+
+#[tokio::test]
+async fn a_problem_leads_to_the_page_of_its_type() {
+    let api = api();
+    let response = api.ask(bare("GET", "/v1/tasks/17")).await;
+    assert_eq!(header_of(&response, "link"), Some("</problems/task-not-found>; rel=\"help\""));
+    for kind in ProblemType::ALL {
+        let page = api.ask(bare("GET", &format!("/problems/{}", kind.slug()))).await;
+        assert_eq!(page.status(), StatusCode::OK);
+        assert!(text_of(page).await.contains(&format!("urn:punctual:problem:{}`", kind.slug())));
+    }
+    assert_eq!(api.ask(bare("GET", "/problems/none")).await.status(), StatusCode::NOT_FOUND);
+}
+
+/// Method, path and operation of all that the document has.
+async fn operations() -> Vec<(String, String, Value)> {
+    let document = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
+    let mut operations = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            operations.push((method.to_uppercase(), path.clone(), operation.clone()));
+        }
+    }
+    operations
+}
+
+#[tokio::test]
+async fn every_operation_has_a_name_of_its_own_and_a_sample_of_itself() {
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations().await {
+        assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+        let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
+        let last = sample.rsplit("curl --silent --show-error --fail-with-body").next().unwrap();
+        let is_by_default = matches!((method.as_str(), last.contains("--data")), ("GET", false) | ("POST", true));
+        assert!(is_by_default || last.contains(&format!("--request {method}")), "{method} {path}: {sample}");
+        let begin = path.split("/{").next().unwrap();
+        assert!(sample.contains(&format!("http://127.0.0.1:7070{begin}")), "{method} {path}: {sample}");
+    }
+}
+
+#[tokio::test]
+async fn every_parameter_of_a_path_is_told() {
+    for (method, path, operation) in operations().await {
+        let in_path: BTreeSet<&str> = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+        let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let told = parameters.iter().filter(|parameter| parameter["in"] == "path");
+        assert_eq!(
+            told.map(|parameter| parameter["name"].as_str().unwrap()).collect::<BTreeSet<_>>(),
+            in_path,
+            "{method} {path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes_too() {
+    let api = api();
+    for (method, path, operation) in operations().await {
+        let Some(examples) = operation["requestBody"]["content"]["application/json"]["examples"].as_object() else { continue };
+        for (name, example) in examples {
+            let body = example["value"].to_string();
+            assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
+            let path = path.replace("{topic}", "demo").replace("{name}", "n").replace("{id}", "x");
+            let response = api.ask(request(&method, &path, Some("application/json"), body)).await;
+            assert!(response.status().is_success(), "{method} {path} {name}: {}", text_of(response).await);
+        }
+    }
+}
+
+#[test]
+fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
+    let operations = include_str!("../../../docs/operations.md");
+    let preface = include_str!("../preface.md");
+    let flags = |text: &str| -> BTreeSet<String> {
+        let parts = text.split("`--").skip(1);
+        parts.map(|part| part.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap().to_owned()).collect()
+    };
+    for flag in flags(preface).union(&flags(&crate::api::problem_pages::all())) {
+        assert!(operations.contains(&format!("| `--{flag}` |")), "--{flag} is no setting");
+    }
+    let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();
+    assert_eq!((body_bytes_max >> 20, batch_tasks_max, header_bytes_max >> 10), (16, 10_000, 16));
+    let Settings { caller_requests_max, requests_in_flight_max, connections_max, body_memory_max, .. } = Settings::default();
+    let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } = Settings::default();
+    let seconds = |span: std::time::Duration| format!("{} s", span.as_secs());
+    for (flag, default) in [
+        ("body-max", "16 MiB".to_owned()),
+        ("batch-max", "10,000".to_owned()),
+        ("header-max", "16 KiB".to_owned()),
+        ("caller-requests-max", caller_requests_max.to_string()),
+        ("requests-max", requests_in_flight_max.to_string()),
+        ("connections-max", connections_max.to_string()),
+        ("body-memory", format!("{} MiB", body_memory_max >> 20)),
+        ("request-timeout", seconds(request_deadline)),
+        ("header-timeout", seconds(header_timeout)),
+        ("answer-timeout", seconds(answer_timeout)),
+        ("idle-timeout", seconds(idle_timeout)),
+    ] {
+        assert!(preface.contains(&format!("`--{flag}`, {default}")), "--{flag}: {default}");
+    }
+}

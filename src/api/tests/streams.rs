@@ -1,0 +1,168 @@
+//! HTTP/2 by prior knowledge, and its own ways to hold a server up.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::sockets::{PATIENCE, served, wait_metric};
+use super::*;
+use crate::shutdown::Tasks;
+
+const SOON: Duration = Duration::from_millis(50);
+
+async fn connect(address: SocketAddr, tasks: &Tasks, builder: &Builder) -> SendRequest<bytes::Bytes> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (caller, connection) = builder.handshake(stream).await.unwrap();
+    tasks.spawn("caller", async move {
+        connection.await.ok();
+        Ok(())
+    });
+    caller
+}
+
+fn asked(method: &str, path: &str) -> Request<()> {
+    let uri = format!("http://node{path}");
+    Request::builder().method(method).uri(uri).header("content-type", "application/json").body(()).unwrap()
+}
+
+async fn ask(caller: &SendRequest<bytes::Bytes>, request: Request<()>) -> ResponseFuture {
+    caller.clone().ready().await.unwrap().send_request(request, true).unwrap().0
+}
+
+async fn body_of(response: axum::http::Response<h2::RecvStream>) -> Result<String, h2::Error> {
+    let mut body = response.into_body();
+    let mut whole = Vec::new();
+    while let Some(piece) = timeout(PATIENCE, body.data()).await.unwrap() {
+        let piece = piece?;
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        whole.extend_from_slice(&piece);
+    }
+    Ok(String::from_utf8(whole).unwrap())
+}
+
+#[tokio::test]
+async fn many_requests_share_one_connection_within_what_it_may_have() {
+    let (address, tasks, _) = served(Settings { streams_max: 7, ..Settings::default() }).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    // By its answer the caller has learnt how many it may have.
+    assert_eq!(ask(&caller, asked("GET", "/livez")).await.await.unwrap().status(), StatusCode::OK);
+    let mut answers = Vec::new();
+    for _ in 0..20 {
+        answers.push(ask(&caller, asked("GET", "/livez")).await);
+    }
+    for answer in answers {
+        assert_eq!(body_of(answer.await.unwrap()).await.unwrap(), r#"{"status":"alive"}"#);
+    }
+    assert_eq!(caller.current_max_send_streams(), 7);
+}
+
+#[tokio::test]
+async fn requests_of_one_connection_over_the_callers_bound_get_429() {
+    let (address, tasks, _) = served(Settings { caller_requests_max: 1, ..Settings::default() }).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    let (slow, mut sender) = caller.clone().ready().await.unwrap().send_request(asked("POST", "/v1/tasks"), false).unwrap();
+    let refused = ask(&caller, asked("GET", "/v1/cluster")).await.await.unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, b"1".as_slice()));
+    sender.send_data(r#"{"topic":"t","delay":1,"payload":1}"#.into(), true).unwrap();
+    assert_eq!(slow.await.unwrap().status(), StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
+    let settings = Settings { request_deadline: SOON, answer_timeout: SOON, ..Settings::default() };
+    let (address, tasks, api) = served(settings).await;
+    let caller = connect(address, &tasks, Builder::new().initial_window_size(0)).await;
+    let stalled = ask(&caller, asked("GET", "/v1/cluster")).await.await.unwrap();
+    let error = body_of(stalled).await.unwrap_err();
+    assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{error}");
+    wait_metric(&api, r#"punctual_api_cut_off_total{deadline="answer"}"#, "1").await;
+    // Without a body it needs no window.
+    assert_eq!(ask(&caller, asked("HEAD", "/livez")).await.await.unwrap().status(), StatusCode::OK);
+    wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
+}
+
+#[tokio::test]
+async fn half_a_body_is_answered_408() {
+    let (address, tasks, api) = served(Settings { request_deadline: SOON, ..Settings::default() }).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    let (answer, mut sender) = caller.clone().ready().await.unwrap().send_request(asked("POST", "/v1/tasks"), false).unwrap();
+    sender.send_data("{".into(), false).unwrap();
+    let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+    assert!(body_of(answer).await.unwrap().contains("request-timeout"));
+    wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
+    wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
+}
+
+#[tokio::test]
+async fn a_connection_without_requests_is_told_to_go() {
+    let (address, tasks, api) = served(Settings { idle_timeout: SOON, ..Settings::default() }).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    assert_eq!(ask(&caller, asked("HEAD", "/livez")).await.await.unwrap().status(), StatusCode::OK);
+    wait_metric(&api, r#"punctual_api_cut_off_total{deadline="idle"}"#, "1").await;
+    wait_metric(&api, "punctual_api_connections", "0").await;
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn who_opens_and_resets_in_a_loop_is_cut_off() {
+    let (address, _tasks, api) = served(Settings::default()).await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, b""));
+    for stream in (1..400).step_by(2) {
+        // POST /v1/tasks with its body to come, and never mind.
+        bytes.extend(frame(1, 4, stream, b"\x83\x86\x04\x09/v1/tasks\x01\x01a"));
+        bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().ok();
+    // GOAWAY, with the code ENHANCE_YOUR_CALM after the last stream's number.
+    let mut rest = answer.as_slice();
+    let mut codes = Vec::new();
+    while let Some(([a, b, c, kind, _, _, _, _, _], after)) = rest.split_first_chunk() {
+        let (payload, next) = after.split_at(u32::from_be_bytes([0, *a, *b, *c]).try_into().unwrap());
+        codes.extend((*kind == 7).then(|| payload[7]));
+        rest = next;
+    }
+    assert_eq!(codes, [11], "{answer:?}");
+    wait_metric(&api, "punctual_api_connections", "0").await;
+    wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
+}
+
+#[tokio::test]
+async fn a_header_over_the_bound_is_answered_431() {
+    let (address, tasks, api) = served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    // Twice the bound and more is answered by the library.
+    for (length, has_problem) in [(5 << 10, true), (10 << 10, false)] {
+        let mut request = asked("GET", "/livez");
+        request.headers_mut().insert("name", "x".repeat(length).parse().unwrap());
+        let answer = ask(&caller, request).await.await.unwrap();
+        assert_eq!(answer.status().as_u16(), 431, "{length}");
+        assert_eq!(body_of(answer).await.unwrap().contains("header-too-large"), has_problem, "{length}");
+    }
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn large_answers_come_whole() {
+    let (address, tasks, api) = served(Settings::default()).await;
+    let payload = "x".repeat(3 << 20);
+    let created = submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    let path = format!("/v1/tasks/{}", created["id"].as_str().unwrap());
+    let answer = ask(&caller, asked("GET", &path)).await.await.unwrap();
+    let found: Value = serde_json::from_str(&body_of(answer).await.unwrap()).unwrap();
+    assert!(found["payload_text"] == payload);
+}

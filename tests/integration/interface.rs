@@ -1,0 +1,183 @@
+//! The REST API and its own document: what it says works when it is pasted, schemathesis finds nothing that contradicts it, and afterwards the tables hold
+//! exactly what was answered.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::support::{Call, Cluster, Node, Oracle, eventually_some, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Beside other tests; alone it takes a third of it.
+const SCHEMATHESIS_DEADLINE: Duration = Duration::from_secs(240);
+/// The same cases each time; another one finds others.
+const SEED: &str = "20261121";
+/// Enough for schemathesis to put some back, and to drop some.
+const DEAD_COUNT: usize = 60;
+const CASES_MIN: usize = 2000;
+
+async fn document(node: &Node) -> Value {
+    let answer = node.api().get("/openapi.json").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    answer.json()
+}
+
+/// Method, path and operation of all that a document has.
+fn operations(document: &Value) -> Vec<(String, String, Value)> {
+    let paths = document["paths"].as_object().unwrap().iter();
+    let operations =
+        paths.flat_map(|(path, methods)| methods.as_object().unwrap().iter().map(move |(method, of)| (path, method, of)));
+    operations.map(|(path, method, of)| (method.to_uppercase(), path.clone(), of.clone())).collect()
+}
+
+async fn shell(lines: &str) -> Output {
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", lines]).kill_on_drop(true);
+    tokio::time::timeout(DEADLINE, command.output()).await.expect("a sample ends").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
+    let cluster = Cluster::start("samples").await;
+    let topic = cluster.topic("demo").await;
+    let node = cluster.node().await;
+    let document = document(&node).await;
+    // A sample is for the node of `make run` and its topic.
+    let here = |text: &str| {
+        let text = text
+            .replace("http://127.0.0.1:7070", node.api().base())
+            .replace("\"topic\":\"demo\"", &format!("\"topic\":\"{topic}\""));
+        text.replace("/topics/demo/", &format!("/topics/{topic}/")).replace("topic=demo", &format!("topic={topic}"))
+    };
+    make_dead_letters(&cluster, &node, &topic, &mut Oracle::default()).await;
+    for (method, path, operation) in operations(&document) {
+        let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
+        let output = shell(&here(sample)).await;
+        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && errors.is_empty(), "{method} {path}:\n{sample}\n{said}\n{errors}");
+        let is_json = operation["responses"]["200"]["content"]["application/json"].is_object();
+        assert!(!is_json || serde_json::from_str::<Value>(&said).is_ok(), "{method} {path}: {said}");
+        let Some(examples) = operation["requestBody"]["content"]["application/json"]["examples"].as_object() else { continue };
+        for (name, example) in examples {
+            let path = here(&path.replace("{topic}", "demo").replace("{name}", "example"));
+            let body = here(&example["value"].to_string());
+            let answer =
+                node.api().send(method.parse::<Method>().unwrap(), &path, Some(("application/json", body.into_bytes()))).await;
+            assert!((200..300).contains(&answer.status), "{method} {path} {name}: {} {}", answer.status, answer.text);
+        }
+    }
+}
+
+/// The folder of what schemathesis is told.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interface")
+}
+
+/// Makes dead letters: records that their topic takes when they are submitted, and does not take any more when they are due. It takes them again afterwards.
+async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: &mut Oracle) -> Vec<String> {
+    let task = json!({ "topic": topic, "delay": "3s", "payload_text": "x".repeat(5000) });
+    let body = json!({ "tasks": vec![task; DEAD_COUNT] }).to_string();
+    let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
+    cluster.alter_topic(topic, &[("max.message.bytes", "1000")]).await;
+    let (method, path) = ("POST".to_owned(), "/v1/tasks/batch".to_owned());
+    let answer = answer.text.into_bytes();
+    oracle.take_in(&Call { method, path, body: body.into_bytes(), status: 200, answer, at: now_ms() });
+    let dead = eventually_some("the tasks are dead letters", DEADLINE, async || {
+        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter").fetch_all(&cluster.sql).await.unwrap();
+        (dead.len() == DEAD_COUNT).then_some(dead)
+    })
+    .await;
+    cluster.alter_topic(topic, &[("max.message.bytes", "1000000")]).await;
+    oracle.died(dead.iter().copied());
+    dead.iter().map(Uuid::to_string).collect()
+}
+
+async fn run_schemathesis(node: &Node, topics: &[String], dead: &[String], record: &Path) -> Output {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/schemathesis");
+    assert!(program.exists(), "schemathesis is not installed: run scripts/schemathesis");
+    let mut command = Command::new(program);
+    command.arg("--config-file").arg(folder().join("schemathesis.toml"));
+    command.args(["run", &format!("{}/openapi.json", node.api().base()), "--seed", SEED]);
+    command.env("SCHEMATHESIS_HOOKS", "hooks").env("PYTHONPATH", folder()).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("PUNCTUAL_TEST_TOPICS", topics.join(",")).env("PUNCTUAL_TEST_DEAD", dead.join(","));
+    command.env("PUNCTUAL_TEST_RECORD", record);
+    // It leaves its caches where it runs.
+    command.current_dir(record.parent().unwrap()).kill_on_drop(true);
+    tokio::time::timeout(SCHEMATHESIS_DEADLINE, command.output()).await.expect("schemathesis ends").unwrap()
+}
+
+/// All requests with their answers, in their order.
+fn read_record(record: &Path) -> Vec<Call> {
+    let text = std::fs::read_to_string(record).unwrap();
+    let call = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |field: &str| line[field].as_str().unwrap().to_owned();
+        let bytes = |field: &str| STANDARD.decode(text(field)).unwrap();
+        let status = u16::try_from(line["status"].as_u64().unwrap()).unwrap();
+        let at = line["at"].as_i64().unwrap();
+        Call { method: text("method"), path: text("path"), body: bytes("body"), status, answer: bytes("answer"), at }
+    };
+    text.lines().map(call).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answered() {
+    let cluster = Cluster::start("schemathesis").await;
+    let topics = [cluster.topic("orders").await, cluster.topic("bills").await];
+    let node = cluster.node().await;
+    let record = cluster.folder().join("record.jsonl");
+    let mut oracle = Oracle::default();
+    let dead = make_dead_letters(&cluster, &node, &topics[0], &mut oracle).await;
+    let before = answered(&node).await;
+    let output = run_schemathesis(&node, &topics, &dead, &record).await;
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "schemathesis has found something (seed {SEED}):\n{said}\n{errors}");
+    let calls = read_record(&record);
+    let taken = calls.iter().filter(|call| (200..300).contains(&call.status)).count();
+    println!("schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx", calls.len());
+    assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());
+    let mut during = answered(&node).await;
+    before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
+    during.retain(|_, count| *count > 0);
+    assert_eq!(during, of_record(&calls), "what the node has answered is what was recorded, by status");
+    calls.iter().for_each(|call| oracle.take_in(call));
+    println!("{} tasks were accepted", oracle.task_count());
+    assert!(oracle.task_count() >= 200);
+    oracle.check(&cluster, DEADLINE).await;
+}
+
+type ByStatus = std::collections::BTreeMap<u16, usize>;
+
+/// Paths that are asked by the test itself, too.
+const ASKED_BY_ALL: [&str; 3] = ["/readyz", "/metrics", "/openapi.json"];
+
+fn of_record(calls: &[Call]) -> ByStatus {
+    let mut counts = ByStatus::new();
+    for call in calls.iter().filter(|call| !ASKED_BY_ALL.contains(&call.path.split('?').next().unwrap())) {
+        *counts.entry(call.status).or_default() += 1;
+    }
+    counts
+}
+
+/// What the node says that it has answered, by status.
+async fn answered(node: &Node) -> ByStatus {
+    let mut counts = ByStatus::new();
+    for line in node.metrics().await.lines() {
+        let Some((labels, count)) = line.strip_prefix("punctual_api_requests_total{").and_then(|rest| rest.split_once("} "))
+        else {
+            continue;
+        };
+        let label = |name: &str| labels.split(&format!("{name}=\"")).nth(1).unwrap().split('"').next().unwrap();
+        if !ASKED_BY_ALL.contains(&label("route")) {
+            *counts.entry(label("status").parse().unwrap()).or_default() += count.parse::<usize>().unwrap();
+        }
+    }
+    counts
+}

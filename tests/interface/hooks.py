@@ -1,0 +1,151 @@
+"""What schemathesis is told about Punctual besides its document, what it is told to overlook and why, and the record of all it did.
+
+Set by tests/integration/interface.rs: PUNCTUAL_TEST_TOPICS, the topics that are there, comma-separated; PUNCTUAL_TEST_DEAD, the ids of dead letters; PUNCTUAL_TEST_RECORD, the file for the record.
+"""
+
+import base64
+import json
+import os
+import time
+
+import schemathesis
+from hypothesis import strategies
+
+TOPICS = os.environ["PUNCTUAL_TEST_TOPICS"].split(",")
+DEAD = os.environ["PUNCTUAL_TEST_DEAD"].split(",")
+RECORD = open(os.environ["PUNCTUAL_TEST_RECORD"], "w", encoding="utf-8")  # noqa: SIM115 - for the whole run
+PROBLEM = "urn:punctual:problem:"
+
+
+# --- what makes requests that a cluster takes ---------------------------------------------------
+
+
+@schemathesis.hook
+def before_load_schema(context, raw_schema):
+    schemas = raw_schema["components"]["schemas"]
+    # Topics that are there: another name is answered 422, and nothing else would be tried.
+    schemas["TopicName"]["enum"] = TOPICS
+    # Dead letters that are there.
+    for path, method in [("/v1/dead/{id}", "delete"), ("/v1/dead/{id}/redrive", "post")]:
+        raw_schema["paths"][path][method]["parameters"][0]["schema"] = {"type": "string", "format": "uuid", "enum": DEAD}
+    # Callers must bear members that they do not know; here, one that is not in the document is a mistake.
+    for schema in schemas.values():
+        if schema.get("type") == "object" and "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+
+
+# Of the past, of the next seconds, of the days and of the years ahead. (Times before 1970 are refused: see `is_beyond_schema`.)
+schemathesis.openapi.format(
+    "date-time",
+    strategies.builds(
+        "{}-{:02}-{:02}T{:02}:{:02}:{:02}{}{}".format,
+        strategies.sampled_from([1971, 2024, 2026, 2027, 2028, 2030]),
+        strategies.integers(1, 12),
+        strategies.integers(1, 28),
+        strategies.integers(0, 23),
+        strategies.integers(0, 59),
+        strategies.integers(0, 59),
+        strategies.sampled_from(["", ".25", ".000001"]),
+        strategies.sampled_from(["Z", "z", "+01:00", "-12:30"]),
+    ),
+)
+schemathesis.openapi.format(
+    "delay",
+    strategies.one_of(
+        strategies.builds("{}{}".format, strategies.integers(0, 900), strategies.sampled_from(["ms", "s", "m", "h", "d", " hours"])),
+        strategies.builds("PT{}H{}M".format, strategies.integers(0, 900), strategies.integers(0, 59)),
+        strategies.builds("{}h {}m".format, strategies.integers(0, 900), strategies.integers(0, 59)),
+    ),
+)
+
+
+# --- exceptions ---------------------------------------------------------------------------------
+
+
+def problem_of(response):
+    """The type of the problem that was answered."""
+    try:
+        return json.loads(response.content)["type"].removeprefix(PROBLEM)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_refused_by_cluster(response):
+    """Design, section 9: what the cluster refuses (an unknown topic, a record too large for its topic, a due time too far ahead) is 422. A schema cannot
+    know these limits, so that a request which it takes for right may get this answer."""
+    return response.status_code == 422 and problem_of(response) in {"unknown-topic", "record-too-large", "too-far-ahead"}
+
+
+def is_beyond_schema(case, response):
+    """JSON Schema counts the characters of a name, the API its bytes (255)."""
+    if response.status_code != 400 or problem_of(response) != "invalid-value":
+        return False
+    if json.loads(response.content).get("field", "").split(".")[-1] != "name":
+        return False
+    names = [(case.path_parameters or {}).get("name")]
+    if isinstance(case.body, dict):
+        tasks = case.body.get("tasks", [case.body])
+        names += [task.get("name") for task in tasks if isinstance(task, dict)]
+    return any(isinstance(name, str) and len(name.encode()) > 255 for name in names)
+
+
+def is_made_up_cursor(response):
+    """A cursor is what the page before has given, for the same filters; no schema can say so."""
+    return response.status_code == 400 and problem_of(response) == "invalid-value" and json.loads(response.content).get("field") == "cursor"
+
+
+def is_refused(case, response):
+    """What schemathesis does not take for a refusal, and is one. Design, section 9: a batch is answered 200, with a problem for each task that is wrong, so
+    that the good ones are taken; and 413 when it has too many tasks."""
+    if case.operation.definition.raw.get("operationId") != "submitBatch":
+        return False
+    if response.status_code == 413:
+        return problem_of(response) == "batch-too-large"
+    return response.status_code == 200 and any(result["status"] in (400, 422) for result in json.loads(response.content)["results"])
+
+
+def is_cancelled_task(response):
+    """Design, section 9: a cancelled task can still be looked up, so DELETE does not end the resource."""
+    return response.status_code == 200 and json.loads(response.content).get("state") == "cancelled"
+
+
+@schemathesis.hook
+def filter_failure(context, failure, case, response):
+    """True where the failure is one."""
+    kind = type(failure).__name__
+    if kind == "RejectedPositiveData":
+        return not (is_refused_by_cluster(response) or is_beyond_schema(case, response) or is_made_up_cursor(response))
+    if kind == "AcceptedNegativeData":
+        return not is_refused(case, response)
+    if kind == "UseAfterFree":
+        return not is_cancelled_task(response)
+    return True
+
+
+# --- the record ---------------------------------------------------------------------------------
+
+
+def text_of(body):
+    if body is None:
+        return ""
+    return base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode()
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    line = {
+        "method": response.request.method,
+        "path": response.request.path_url,
+        "body": text_of(response.request.body),
+        "status": response.status_code,
+        "answer": text_of(response.content),
+        "at": int(time.time() * 1000),
+    }
+    RECORD.write(json.dumps(line) + "\n")
+    RECORD.flush()
+
+
+@schemathesis.hook
+def after_network_error(context, case, request):
+    RECORD.write(json.dumps({"method": request.method, "path": request.path_url, "body": text_of(request.body), "status": 0, "answer": "", "at": 0}) + "\n")
+    RECORD.flush()

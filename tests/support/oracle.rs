@@ -1,0 +1,399 @@
+//! The oracle: from the requests and their answers alone, what the tables must hold; no more, and no less.
+//!
+//! It is told each request with its answer, in the order in which they were answered. What was answered 2xx counts, and nothing else.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sqlx::Row as _;
+use uuid::Uuid;
+
+use super::cluster::Cluster;
+use super::wait::{eventually_some, now_ms};
+
+/// One request, and what it was answered.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub method: String,
+    /// With its query, percent-encoded.
+    pub path: String,
+    pub body: Vec<u8>,
+    pub status: u16,
+    pub answer: Vec<u8>,
+    /// When it was answered, in milliseconds since the epoch.
+    pub at: i64,
+}
+
+/// What has become of a task, as far as the answers tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It waits, is on its way, or was published.
+    Open,
+    Cancelled,
+    /// One of those that a cancel of many may have met just before they were claimed.
+    PerhapsCancelled,
+    Dead,
+    /// A dead letter that was dropped.
+    Dropped,
+}
+
+/// A task that is due so much later than a cancel of many certainly waited then: the window, and how far the clock of the record may be behind.
+const CERTAINLY_WAITS: i64 = 2000;
+
+/// A task that was accepted.
+#[derive(Debug)]
+struct Accepted {
+    topic: String,
+    name: Option<String>,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Vec<(String, String)>,
+    fate: Fate,
+}
+
+#[derive(Debug, Default)]
+pub struct Oracle {
+    tasks: HashMap<Uuid, Accepted>,
+    /// What each name stands for.
+    names: HashMap<(String, String), Uuid>,
+}
+
+/// A task as some table has it.
+#[derive(Debug)]
+struct Row {
+    id: Uuid,
+    state: String,
+    topic: String,
+    /// Name, key, payload and headers, where the table has them.
+    kept: Option<(Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, String)>)>,
+}
+
+type Members = HashMap<String, Box<RawValue>>;
+
+#[derive(Deserialize)]
+struct Batch {
+    tasks: Vec<Members>,
+}
+
+impl Oracle {
+    /// Takes in a request and its answer.
+    pub fn take_in(&mut self, call: &Call) {
+        if !(200..300).contains(&call.status) {
+            return;
+        }
+        let path = call.path.split('?').next().unwrap();
+        let segments: Vec<String> = path.trim_start_matches('/').split('/').map(decoded).collect();
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match (call.method.as_str(), segments.as_slice()) {
+            ("POST", ["v1", "tasks"]) => {
+                let members = serde_json::from_slice(&call.body).unwrap();
+                self.submitted(call.status, &answer_of(call), &members);
+            }
+            ("POST", ["v1", "tasks", "batch"]) => self.submitted_many(call),
+            ("POST", ["v1", "tasks", "cancel"]) => self.cancelled_many(call),
+            ("POST", ["v1", "dead", "redrive"]) => self.redriven_many(call),
+            ("POST", ["v1", "dead", id, "redrive"]) => self.was_dead(id, Fate::Open),
+            ("DELETE", ["v1", "dead", id]) => self.was_dead(id, Fate::Dropped),
+            ("PUT", ["v1", "topics", topic, "tasks", name]) => self.replaced(call, topic, name),
+            ("DELETE", ["v1", "tasks", id]) => {
+                let id = id.parse().unwrap();
+                self.cancelled(id, call);
+            }
+            ("DELETE", ["v1", "topics", topic, "tasks", name]) => {
+                let id = self.names[&((*topic).to_owned(), (*name).to_owned())];
+                self.cancelled(id, call);
+            }
+            ("GET" | "HEAD", _) => {}
+            other => panic!("the oracle does not know what {other:?} does"),
+        }
+    }
+
+    fn submitted(&mut self, status: u16, answer: &Value, members: &Members) {
+        let topic = text_of(&members["topic"]);
+        let name = members.get("name").map(|name| text_of(name));
+        match status {
+            201 => self.accept(answer, topic, name, members),
+            200 => {
+                let known = self.names.get(&(topic, name.expect("only a name can be known")));
+                assert_eq!(known, Some(&id_of(answer)), "a known name is answered with its task: {answer}");
+            }
+            other => panic!("a submit is not answered {other}"),
+        }
+    }
+
+    fn submitted_many(&mut self, call: &Call) {
+        let batch: Batch = serde_json::from_slice(&call.body).unwrap_or_else(|_no_task_in_it| {
+            // Some of its items are no objects: those are read again, one by one.
+            #[derive(Deserialize)]
+            struct Raw {
+                tasks: Vec<Box<RawValue>>,
+            }
+            let raw: Raw = serde_json::from_slice(&call.body).unwrap();
+            Batch { tasks: raw.tasks.iter().map(|task| serde_json::from_str(task.get()).unwrap_or_default()).collect() }
+        });
+        let answer = answer_of(call);
+        let results = answer["results"].as_array().unwrap();
+        assert_eq!(results.len(), batch.tasks.len(), "one result for each task");
+        for (result, members) in results.iter().zip(&batch.tasks) {
+            let status = u16::try_from(result["status"].as_u64().unwrap()).unwrap();
+            if (200..300).contains(&status) {
+                self.submitted(status, &result["task"], members);
+            }
+        }
+    }
+
+    fn replaced(&mut self, call: &Call, topic: &str, name: &str) {
+        if call.status == 200 {
+            let old = self.names[&(topic.to_owned(), name.to_owned())];
+            let old = self.tasks.get_mut(&old).expect("what is replaced was accepted");
+            let fate = std::mem::replace(&mut old.fate, Fate::Cancelled);
+            assert!(matches!(fate, Fate::Open | Fate::PerhapsCancelled), "what is replaced waited, and was {fate:?}");
+        }
+        let members = serde_json::from_slice(&call.body).unwrap();
+        self.accept(&answer_of(call), topic.to_owned(), Some(name.to_owned()), &members);
+    }
+
+    fn accept(&mut self, answer: &Value, topic: String, name: Option<String>, members: &Members) {
+        let id = id_of(answer);
+        assert_eq!(answer["topic"], Value::from(topic.as_str()));
+        if let Some(name) = &name {
+            self.names.insert((topic.clone(), name.clone()), id);
+        }
+        let text = |field: &str| members.get(field).map(|value| text_of(value).into_bytes());
+        let bytes = |field: &str| members.get(field).map(|value| STANDARD.decode(text_of(value)).unwrap());
+        let json = members.get("payload").map(|value| value.get().as_bytes().to_vec());
+        let headers = members.get("headers").map(|headers| serde_json::from_str::<Pairs>(headers.get()).unwrap().0);
+        let accepted = Accepted {
+            topic,
+            name,
+            key: text("key").or_else(|| bytes("key_base64")),
+            payload: json.or_else(|| text("payload_text")).or_else(|| bytes("payload_base64")),
+            headers: headers.unwrap_or_default(),
+            fate: Fate::Open,
+        };
+        assert!(self.tasks.insert(id, accepted).is_none(), "two tasks got the id {id}");
+    }
+
+    fn cancelled(&mut self, id: Uuid, call: &Call) {
+        let answer = answer_of(call);
+        assert_eq!(answer["verdict"], "cancelled");
+        assert_eq!(id_of(&answer["task"]), id);
+        let task = self.tasks.get_mut(&id).expect("what is cancelled was accepted");
+        assert!(!matches!(task.fate, Fate::Dead | Fate::Dropped), "what is dead is not cancelled: {task:?}");
+        task.fate = Fate::Cancelled;
+    }
+
+    fn cancelled_many(&mut self, call: &Call) {
+        let (answer, range) = (answer_of(call), Range::of(&call.body));
+        let waits = |id: Uuid| due_at(id) > call.at + CERTAINLY_WAITS;
+        let may_wait = |id: Uuid| due_at(id) > call.at - CERTAINLY_WAITS;
+        let meant = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Open);
+        let meant: Vec<(Uuid, &mut Accepted)> = meant.map(|(id, task)| (*id, task)).filter(|(id, _)| may_wait(*id)).collect();
+        let certain = meant.iter().filter(|(id, _)| waits(*id)).count();
+        let count = usize::try_from(answer["cancelled"].as_u64().unwrap()).unwrap();
+        assert_eq!(answer["more"], false, "{answer}");
+        assert!((certain..=meant.len()).contains(&count), "{certain} to {} waited, and it says {answer}", meant.len());
+        if answer["dry_run"] == false {
+            for (id, task) in meant {
+                task.fate = if waits(id) { Fate::Cancelled } else { Fate::PerhapsCancelled };
+            }
+        }
+    }
+
+    /// Tasks that died since they were accepted: nobody is answered that.
+    pub fn died(&mut self, ids: impl IntoIterator<Item = Uuid>) {
+        for id in ids {
+            self.tasks.get_mut(&id).expect("what died was accepted").fate = Fate::Dead;
+        }
+    }
+
+    fn was_dead(&mut self, id: &str, fate: Fate) {
+        let task = self.tasks.get_mut(&id.parse().unwrap()).expect("what is dead was accepted");
+        assert_eq!(std::mem::replace(&mut task.fate, fate), Fate::Dead, "{task:?}");
+    }
+
+    fn redriven_many(&mut self, call: &Call) {
+        let (answer, range) = (answer_of(call), Range::of(&call.body));
+        let dead = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
+        let dead: Vec<&mut Accepted> = dead.map(|(_, task)| task).collect();
+        assert_eq!((&answer["redriven"], &answer["more"]), (&Value::from(dead.len()), &Value::from(false)));
+        if answer["dry_run"] == false {
+            dead.into_iter().for_each(|task| task.fate = Fate::Open);
+        }
+    }
+
+    pub fn task_count(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Fails the test unless the tables and the execlog hold exactly this; waits until what is due by now has ended.
+    pub async fn check(&self, cluster: &Cluster, deadline: Duration) {
+        let due_by = now_ms();
+        let rows = eventually_some("what is due has ended", deadline, async || {
+            let rows = rows_of(cluster).await;
+            rows.iter().all(|row| has_ended(&row.state) || due_at(row.id) > due_by).then_some(rows)
+        })
+        .await;
+        let mut found = HashSet::new();
+        for row in &rows {
+            assert!(found.insert(row.id), "task {} is there twice: {rows:?}", row.id);
+            let Some(task) = self.tasks.get(&row.id) else { panic!("nobody was told of {row:?}") };
+            task.check(row);
+        }
+        let lost: Vec<_> = self.tasks.iter().filter(|(id, _)| !found.contains(id)).collect();
+        assert!(lost.is_empty(), "told, and not there: {lost:?}");
+        let entries = sqlx::query("select topic, name, id from task_name").fetch_all(&cluster.sql).await.unwrap();
+        let entries: HashMap<(String, String), Uuid> = entries.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        assert_eq!(entries, self.names, "the names");
+        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id").fetch_all(&cluster.sql).await.unwrap();
+        let mut wanted: Vec<Uuid> = self.tasks.iter().filter(|(_, task)| task.fate == Fate::Dead).map(|(id, _)| *id).collect();
+        wanted.sort_unstable();
+        assert_eq!(dead, wanted, "the dead letters");
+        for nothing in ["select count(*) from task_follow", "select count(*) from quarantine"] {
+            assert_eq!(cluster.count(nothing).await, 0, "{nothing}");
+        }
+    }
+}
+
+impl Accepted {
+    fn check(&self, row: &Row) {
+        assert_eq!(row.topic, self.topic, "the topic of {}", row.id);
+        let is_right = match self.fate {
+            Fate::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
+            Fate::Cancelled => row.state == "cancelled",
+            Fate::PerhapsCancelled => row.state != "dead",
+            Fate::Dead | Fate::Dropped => row.state == "dead",
+        };
+        assert!(is_right, "{row:?}; {self:?}");
+        if let Some((name, key, payload, headers)) = &row.kept {
+            assert_eq!((name, key), (&self.name, &self.key), "name and key of {}", row.id);
+            assert_eq!((payload, headers), (&self.payload, &self.headers), "payload and headers of {}", row.id);
+        }
+    }
+}
+
+fn has_ended(state: &str) -> bool {
+    matches!(state, "published" | "cancelled" | "dead")
+}
+
+/// All tasks of all tables, as of one moment.
+async fn rows_of(cluster: &Cluster) -> Vec<Row> {
+    let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
+        union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload, headers from task_far
+        union all select id, state, topic, false, null, null, null, null from execlog where state not in ('deferred', 'redriven')";
+    let rows = sqlx::query(query).fetch_all(&cluster.sql).await.unwrap();
+    let row = |row: sqlx::postgres::PgRow| {
+        let headers: Option<Vec<u8>> = row.get("headers");
+        let kept = (row.get("name"), row.get("key"), row.get("payload"), headers_of(&headers.unwrap_or_default()));
+        let is_kept: bool = row.get("is_kept");
+        Row { id: row.get("id"), state: row.get("state"), topic: row.get("topic"), kept: is_kept.then_some(kept) }
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Headers out of the column: lengths of name (2 bytes) and value (4 bytes) before each.
+fn headers_of(mut rest: &[u8]) -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    while !rest.is_empty() {
+        let (length, after) = rest.split_at(2);
+        let (name, after) = after.split_at(usize::from(u16::from_be_bytes(length.try_into().unwrap())));
+        let (length, after) = after.split_at(4);
+        let length = usize::try_from(u32::from_be_bytes(length.try_into().unwrap())).unwrap();
+        let (value, after) = after.split_at(length);
+        headers.push((String::from_utf8(name.to_vec()).unwrap(), String::from_utf8(value.to_vec()).unwrap()));
+        rest = after;
+    }
+    headers
+}
+
+/// Members of an object in their order.
+struct Pairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Pairs;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// What a request for many tasks means.
+struct Range {
+    topic: String,
+    due_from: i64,
+    due_to: i64,
+}
+
+impl Range {
+    fn of(body: &[u8]) -> Self {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        let time = |field: &str, without: i64| match &body[field] {
+            Value::String(text) => {
+                let nanos = text.parse::<jiff::Timestamp>().unwrap().as_nanosecond();
+                i64::try_from((nanos + 999_999).div_euclid(1_000_000)).unwrap()
+            }
+            Value::Number(number) => number.as_i64().unwrap_or_else(|| number.as_f64().unwrap() as i64),
+            _ => without,
+        };
+        let topic = body["topic"].as_str().unwrap().to_owned();
+        Self { topic, due_from: time("due_from", i64::MIN), due_to: time("due_to", i64::MAX) }
+    }
+
+    fn holds(&self, id: Uuid, topic: &str) -> bool {
+        topic == self.topic && (self.due_from..self.due_to).contains(&due_at(id))
+    }
+}
+
+fn answer_of(call: &Call) -> Value {
+    serde_json::from_slice(&call.answer).unwrap()
+}
+
+fn text_of(value: &RawValue) -> String {
+    serde_json::from_str(value.get()).unwrap()
+}
+
+fn id_of(task: &Value) -> Uuid {
+    task["id"].as_str().unwrap_or_else(|| panic!("no id in {task}")).parse().unwrap()
+}
+
+/// The first 48 bits of an id, in milliseconds.
+fn due_at(id: Uuid) -> i64 {
+    i64::try_from(id.as_u128() >> 80).unwrap()
+}
+
+/// A segment of a path without its percent-encoding.
+fn decoded(segment: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = segment.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        match (first, hex) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
