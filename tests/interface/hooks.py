@@ -23,11 +23,19 @@ PROBLEM = "urn:punctual:problem:"
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
     schemas = raw_schema["components"]["schemas"]
-    # Topics that are there: another name is answered 422, and nothing else would be tried.
-    schemas["TopicName"]["enum"] = TOPICS
-    # Dead letters that are there.
-    for path, method in [("/v1/dead/{id}", "delete"), ("/v1/dead/{id}/redrive", "post")]:
-        raw_schema["paths"][path][method]["parameters"][0]["schema"] = {"type": "string", "format": "uuid", "enum": DEAD}
+    # Topics that are there. For a new task, another name is answered 422, and nothing else would be tried.
+    there = {"type": "string", "enum": TOPICS}
+    perhaps_there = {"anyOf": [there, {"$ref": "#/components/schemas/TopicName"}]}
+    schemas["NewTask"]["properties"]["topic"] = there
+    schemas["Range"]["properties"]["topic"] = perhaps_there
+    for path, methods in raw_schema["paths"].items():
+        for method, operation in methods.items():
+            for parameter in operation.get("parameters", []):
+                if parameter["name"] == "topic":
+                    parameter["schema"] = there if method == "put" else perhaps_there
+    # Dead letters that are there: some to drop, some to put back.
+    for path, method, ids in [("/v1/dead/{id}", "delete", DEAD[::2]), ("/v1/dead/{id}/redrive", "post", DEAD[1::2])]:
+        raw_schema["paths"][path][method]["parameters"][0]["schema"] = {"type": "string", "format": "uuid", "enum": ids}
     # Callers must bear members that they do not know; here, one that is not in the document is a mistake.
     for schema in schemas.values():
         if schema.get("type") == "object" and "properties" in schema:

@@ -113,7 +113,12 @@ fn draft(description: &str, fields: &[&str]) -> Value {
                     with_payload("payload_base64"),
                     {
                         "required": ["tombstone"],
-                        "properties": { "tombstone": { "const": true } },
+                        "properties": {
+                            "tombstone": { "const": true },
+                            "payload": false,
+                            "payload_text": false,
+                            "payload_base64": false,
+                        },
                         "anyOf": [{ "required": ["key"] }, { "required": ["key_base64"] }],
                     },
                 ],
