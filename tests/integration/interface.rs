@@ -147,6 +147,8 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());
     let mut during = answered(&node).await;
     before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
+    // It begins with the question whether odd characters in a path are borne, and does not tell its hooks.
+    *during.get_mut(&404).unwrap() -= 1;
     during.retain(|_, count| *count > 0);
     assert_eq!(during, of_record(&calls), "what the node has answered is what was recorded, by status");
     calls.iter().for_each(|call| oracle.take_in(call));
