@@ -21,6 +21,7 @@ mod kafka_edge;
 mod kafka_outage;
 mod kafka_refusals;
 mod kafka_support;
+mod kill_points;
 mod large;
 mod leaves;
 mod main_job;
