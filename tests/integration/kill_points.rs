@@ -95,7 +95,10 @@ fn there_is_a_case_for_every_point() {
 
 /// Runs all cases, some at a time, and fails with the names of those that failed; what each of them has to say stands before.
 fn all_cases(heir: Heir) {
-    let (left, failed) = (Mutex::new(CASES.iter().rev().copied().collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    // One alone, to look at it: KILL_POINT=LeafDetached.
+    let wanted = std::env::var("KILL_POINT").ok();
+    let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
+    let (left, failed) = (Mutex::new(CASES.into_iter().rev().filter(is_wanted).collect::<Vec<_>>()), Mutex::new(Vec::new()));
     let next = || left.lock().unwrap().pop();
     thread::scope(|scope| {
         for _ in 0..CASES_AT_ONCE {
@@ -213,7 +216,7 @@ impl Stage {
         self.ledger_submit(first.api(), 1_500).await;
         let mut claimed = self.await_death(&mut first).await;
         assert!(!claimed.is_empty());
-        self.freeze(heir.as_ref());
+        self.freeze(heir.as_ref()).await;
         let mut adopter = self.cluster.spawn_to_die_at(&self.kill_at);
         adopter.wait_listening().await;
         claimed.extend(self.await_death(&mut adopter).await);
@@ -223,7 +226,7 @@ impl Stage {
     /// A row slips into a leaf of the past while nobody looks after it; it must not go with its leaf.
     async fn retire(&self) {
         let heir = self.heir_beforehand().await;
-        self.freeze(heir.as_ref());
+        self.freeze(heir.as_ref()).await;
         let settings = Settings::new(&self.cluster.database.url).unwrap();
         let rules = Rules::new(&ClusterSettings { leaf: LEAF, horizon: Duration::from_secs(20), ..ClusterSettings::DEFAULT });
         let leaf = rules.partition_of(Parent::Task, Timestamp::from_millis(now_ms() - 7_200_000));
@@ -240,7 +243,7 @@ impl Stage {
 
     async fn move_far(&self) {
         let heir = self.heir_beforehand().await;
-        self.freeze(heir.as_ref());
+        self.freeze(heir.as_ref()).await;
         let due_at = Timestamp::from_millis(now_ms() + 18_000);
         let times: Vec<Timestamp> =
             (0..FAR_COUNT).map(|number| due_at.plus(Duration::from_millis(number.unsigned_abs()))).collect();
@@ -319,11 +322,20 @@ impl Stage {
         }
     }
 
-    /// So that what only one of them does is done by the one that is to die.
-    fn freeze(&self, heir: Option<&Node>) {
-        if let Some(heir) = heir {
+    /// So that what only one of them does is done by the one that is to die. Not in the middle of its own upkeep: it would keep the others from theirs.
+    async fn freeze(&self, heir: Option<&Node>) {
+        let Some(heir) = heir else { return };
+        let locks = "select count(*) from pg_locks where locktype = 'advisory'
+            and database = (select oid from pg_database where datname = current_database())";
+        eventually("the heir is frozen between two rounds of upkeep", DEADLINE, async || {
             heir.freeze();
-        }
+            let is_between = self.number(locks).await == 0;
+            if !is_between {
+                heir.thaw();
+            }
+            is_between
+        })
+        .await;
     }
 
     /// Waits for the abort; the tasks that the node had claimed and not settled.

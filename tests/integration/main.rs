@@ -16,6 +16,7 @@ mod bad_input;
 mod cancel;
 mod cluster;
 mod far;
+mod hazards;
 mod heartbeats;
 mod kafka_edge;
 mod kafka_outage;
