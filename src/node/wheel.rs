@@ -5,6 +5,7 @@
 //! cluster's clock is read again: never early comes first.
 
 mod near;
+mod slice;
 
 use std::future::poll_fn;
 use std::io;
@@ -17,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
 use self::near::{LOOK_AGAIN, Near};
+use self::slice::{Slice, slices_of};
 use super::exact_timer::ExactTimer;
 use super::holdings::Held;
 use super::publisher::Publisher;
 use crate::clock::ClusterClock;
-use crate::domain::Timestamp;
 use crate::shutdown::Tasks;
 
 /// Batches on their way to the wheel. What waits here is held already, and bounded by what may be held.
@@ -41,16 +42,6 @@ impl Entrance {
     pub async fn put(&self, held: Arc<Held>) -> bool {
         self.sender.send(held).await.is_ok()
     }
-}
-
-/// A due millisecond of a batch: tasks `order[position..end]`.
-#[derive(Debug)]
-struct Slice {
-    due_at: Timestamp,
-    held: Arc<Held>,
-    order: Arc<[u32]>,
-    position: usize,
-    end: usize,
 }
 
 /// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its slice at the latest, never before its due time.
@@ -127,8 +118,7 @@ impl Wheel {
     /// Tasks whose record did not get through, and that are to be published once more.
     fn take_again(&mut self) {
         for (held, index) in self.publisher.reports.again.take() {
-            let due_at = held.batch.due_at(place(index));
-            self.keep(Slice { due_at, held, order: Arc::new([index]), position: 0, end: 1 });
+            self.keep(Slice::of_one(held, index));
         }
     }
 
@@ -151,30 +141,6 @@ impl Wheel {
     }
 }
 
-/// Cuts a batch into slices of one `precision` each, in due order.
-fn slices_of(held: &Arc<Held>, precision: Duration) -> Vec<Slice> {
-    let batch = &held.batch;
-    let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
-    order.sort_by_key(|index| batch.id_of(place(*index)));
-    let order: Arc<[u32]> = order.into();
-    let end_of = |index: u32| end_of_slice(batch.due_at(place(index)), precision);
-    let (mut slices, mut position) = (Vec::new(), 0);
-    while position < order.len() {
-        let due_at = end_of(order[position]);
-        let end = position + order[position..].partition_point(|index| end_of(*index) <= due_at);
-        slices.push(Slice { due_at, held: Arc::clone(held), order: Arc::clone(&order), position, end });
-        position = end;
-    }
-    slices
-}
-
-/// The end of the slice that a due time falls into: the next multiple of the precision.
-fn end_of_slice(due_at: Timestamp, precision: Duration) -> Timestamp {
-    let width = i64::try_from(precision.as_millis()).unwrap_or(i64::MAX).max(1);
-    let millis = due_at.as_millis();
-    Timestamp::from_millis(millis.saturating_add(width - 1) / width * width)
-}
-
 async fn next_expired(queue: &mut DelayQueue<Slice>) -> Slice {
     loop {
         if let Some(expired) = poll_fn(|context| queue.poll_expired(context)).await {
@@ -194,8 +160,4 @@ async fn wait_out(timer: &ExactTimer, wait: Option<Duration>) -> io::Result<()> 
         Some(wait) => timer.wait(wait).await,
         None => std::future::pending().await,
     }
-}
-
-fn place(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Slice;
+use super::slice::Slice;
 use crate::domain::Timestamp;
 use crate::node::holdings::Held;
 use crate::node::publisher::Handed;
@@ -97,7 +97,7 @@ mod tests {
     use crate::engine::cluster_clock::{Stamp, StampedClock};
     use crate::engine::topics::{Settings, Topics};
     use crate::node::holdings::{Bounds, Holdings, Past};
-    use crate::node::wheel::slices_of;
+    use crate::node::wheel::slice::slices_of;
 
     const START: i64 = 1_700_000_000_000_000;
     const MILLISECOND: Duration = Duration::from_millis(1);
