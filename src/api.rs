@@ -14,7 +14,7 @@
 
 mod body;
 mod cluster;
-mod draft;
+pub mod draft;
 mod fields;
 mod front;
 mod health;
@@ -32,7 +32,7 @@ mod task_json;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod times;
+pub mod times;
 mod values;
 mod verdict;
 

@@ -3,12 +3,12 @@
 //! Each makes one call with a deadline, prints what came of it (stdout what was asked for, stderr why not), and says by its exit code what a script
 //! should do next. Nothing is repeated by itself: whether that is safe depends on the task having a name.
 
-mod answer;
+pub mod answer;
 pub mod args;
 mod call;
 mod draft;
 mod print;
-mod task;
+pub mod task;
 #[cfg(test)]
 mod tests;
 
