@@ -25,6 +25,7 @@ mod kafka_support;
 mod kill_points;
 mod large;
 mod leaves;
+mod lost_answers;
 mod main_job;
 mod membership;
 mod membership_outages;
