@@ -1,6 +1,7 @@
 //! Settles that come twice, or from a node that is no longer the owner.
 
 use punctual::domain::{Batch, NodeId, Outcome, TaskId};
+use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::settle::{Settlement, Settles};
 
 use super::{PATIENCE, Stage, statement, without};
@@ -83,4 +84,35 @@ async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
         stage.run(&settle(&text, zombie, &batch, next)).await;
         assert_eq!(stage.number("select count(*) from task").await, follow_ups);
     }
+}
+
+/// The rule: absence of life, not a list of the dead. The row of a node that died long ago may be gone, and so may an owner that gave its batches up.
+#[tokio::test]
+async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
+    for owner in ["'01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'", "null"] {
+        let mut stage = Stage::new().await;
+        let (batch, _) = claimed(&mut stage, node()).await;
+        stage.run(&format!("update execlog_batch set owner = {owner}")).await;
+        let heir = node();
+        let mut adoptions = Adoptions::new(&stage.settings, heir);
+        assert_eq!(adoptions.adopt(64).await.unwrap(), [batch.id]);
+        assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().id_of(0), batch.id_of(0));
+    }
+}
+
+/// The other side of it: while a heartbeat vouches for the owner, nobody takes its batches.
+#[tokio::test]
+async fn a_batch_of_a_living_owner_is_left_alone() {
+    let mut stage = Stage::new().await;
+    let owner = node();
+    claimed(&mut stage, owner).await;
+    let heartbeat = format!(
+        "insert into heartbeat (node, name, address, version, counter, started_at, beat_at, has_broker, can_publish)
+         values ('{}', 'n', 'a', 'v', 1, now(), now(), true, true)",
+        owner.uuid()
+    );
+    stage.run(&heartbeat).await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap(), []);
+    stage.run("update heartbeat set dead = true").await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap().len(), 1);
 }
