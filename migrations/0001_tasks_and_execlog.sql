@@ -95,6 +95,15 @@ create table execlog_cancelled (
 ) partition by range (cancelled_at);
 create index execlog_cancelled_id on execlog_cancelled (id);
 
+-- Dead letters that were put back: which row had died, and which one goes on. One partition per day of the redrive.
+create table execlog_redriven (
+  id uuid not null,                 -- the first id
+  row_id uuid not null,
+  next_id uuid not null,
+  redriven_at timestamptz not null default clock_timestamp()
+) partition by range (redriven_at);
+create index execlog_redriven_id on execlog_redriven (id);
+
 -- Tasks that were given up on.
 create table dead_letter (
   id uuid primary key,              -- the first id
@@ -151,13 +160,17 @@ create table quarantine (
   quarantined_at timestamptz not null default clock_timestamp()
 );
 
--- One line per claimed or cancelled task. Final are published, cancelled and dead; a deferred line is followed by the line of the next attempt.
+-- One line per claimed or cancelled task. Final are published, cancelled and dead; a deferred line is followed by the line of the next attempt, and so is
+-- that of a dead letter that was put back: redriven.
 create view execlog as
 select
   coalesce(b.first_ids[i], b.ids[i]) as id,
   coalesce(b.topic_names[coalesce(b.topic_indexes[i], 1)], p.topics[i]) as topic,
   punctual_time(coalesce(b.first_ids[i], b.ids[i])) as due_at,
   case when b.settled_at is null then 'claimed'
+    when b.outcomes[i] = 3 and exists (
+      select from execlog_redriven r where r.id = coalesce(b.first_ids[i], b.ids[i]) and r.row_id = b.ids[i]
+    ) then 'redriven'
     else (array['published', 'deferred', 'dead'])[b.outcomes[i]] end as state,
   b.claimed_at,
   case when b.outcomes[i] = 1 then to_timestamp(b.published_ats[i] / 1000.0) end as published_at,

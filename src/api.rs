@@ -4,6 +4,7 @@
 //! serve   accepts connections, within a bound, and ends them
 //! front   admits requests, within bounds; measures; catches panics; hands on to the router
 //! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body       the words of node::service -> task_json
+//! lists, bulk           pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
 //! cluster, health                       what an operator asks
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
@@ -13,11 +14,13 @@
 //! logged.
 
 mod body;
+mod bulk;
 mod cluster;
 pub mod draft;
 mod fields;
 mod front;
 mod health;
+mod lists;
 mod metrics;
 mod names;
 mod problem;

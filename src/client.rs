@@ -1,42 +1,180 @@
-//! Clients of the REST API, for people and scripts: the subcommands `submit`, `show` and `cancel`.
+//! Clients of the REST API, for people and scripts: the subcommands `submit`, `show`, `cancel`, `list` and `dead`.
 //!
-//! Each makes one call with a deadline, prints what came of it (stdout what was asked for, stderr why not), and says by its exit code what a script
-//! should do next. Nothing is repeated by itself: whether that is safe depends on the task having a name.
+//! Each prints what came of it (stdout what was asked for, stderr why not), and says by its exit code what a script should do next. A call is made again
+//! only where that is safe: what has a name, what certainly was not done, what changes nothing the second time.
 
 pub mod answer;
 pub mod args;
-mod call;
+mod bulk;
+mod caller;
+mod counts;
 mod draft;
+mod figures;
+pub mod lines;
+mod pages;
 mod print;
+mod retry;
+mod table;
 pub mod task;
 #[cfg(test)]
 mod tests;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use answer::{Answer, Ending};
-use call::Method;
+use args::DeadCommand;
+use bulk::Bulk;
+use caller::{Call, Caller, Repeating};
+use pages::{Answered, Listing};
+use task::Task;
 
-/// Submits a task.
+const TASKS: [&str; 2] = ["v1", "tasks"];
+const DEAD: [&str; 2] = ["v1", "dead"];
+
+/// Submits a task, or many.
 pub async fn submit(args: args::Submit) -> ExitCode {
+    if let Some(file) = &args.file {
+        return lines::submit(&args, file).await;
+    }
     let is_named = args.name.is_some();
-    let ended = match draft::body_of(&args).await {
-        Ok(body) => call::call(&args.node, Method::Post(body), "/v1/tasks").await,
-        Err(wrong) => Err(Ending::usage(wrong)),
+    let show = if args.replace { print::replaced } else { print::submitted };
+    end(submit_one(&args).await, args.node.json, |ending| ending.advise_submit(is_named), show)
+}
+
+async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
+    let caller = Caller::new(&args.node)?;
+    let body = draft::body_of(args).await.map_err(Ending::usage)?;
+    let call = match (&args.topic, &args.name) {
+        (Some(topic), Some(name)) if args.replace => caller.put(&["v1", "topics", topic, "tasks", name], body)?,
+        _ => caller.post(&TASKS, body)?,
     };
-    end(ended, args.node.json, |ending| ending.advise_submit(is_named), print::submitted)
+    let repeating = if args.name.is_some() { Repeating::IsSafe } else { Repeating::MayDouble };
+    caller.ask_for(&call, Duration::from_secs(args.retry_for.unwrap_or(0)), repeating).await
 }
 
 /// Shows a task.
 pub async fn show(args: args::Show) -> ExitCode {
-    let ended = call::call(&args.node, Method::Get, &format!("/v1/tasks/{}", args.id)).await;
-    end(ended, args.node.json, Ending::advise_show, print::shown)
+    let asked = ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
+        (None, Some(topic), Some(name)) => caller.get(&["v1", "topics", topic, "tasks", name], &[]),
+        (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
+    });
+    end(asked.await, args.node.json, Ending::advise_show, print::shown)
 }
 
-/// Cancels a task.
+/// Cancels a task, or all of a topic.
 pub async fn cancel(args: args::Cancel) -> ExitCode {
-    let ended = call::call(&args.node, Method::Delete, &format!("/v1/tasks/{}", args.id)).await;
-    end(ended, args.node.json, Ending::advise_cancel, print::cancelled)
+    if let (Some(topic), None) = (&args.topic, &args.name) {
+        return cancel_many(&args, topic).await;
+    }
+    let asked = ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
+        (None, Some(topic), Some(name)) => caller.delete(&["v1", "topics", topic, "tasks", name]),
+        (id, ..) => caller.delete(&["v1", "tasks", &id_text(*id)]),
+    });
+    end(asked.await, args.node.json, Ending::advise_cancel, print::cancelled)
+}
+
+async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
+    if !args.yes && !args.dry_run {
+        let text = format!(
+            "this would cancel all tasks of {topic} in this range that can still be cancelled; nothing was done\n\
+             say --dry-run to see how many, --yes to cancel them"
+        );
+        return Ending::usage(text).report(args.node.json);
+    }
+    let bulk = Bulk {
+        path: &["v1", "tasks", "cancel"],
+        topic,
+        range: &args.range,
+        is_dry_run: args.dry_run,
+        is_json: args.node.json,
+        what: "task",
+        done: "cancelled",
+    };
+    run_bulk(&args.node, bulk).await
+}
+
+/// Lists pending tasks in the order of their due times.
+pub async fn list(args: args::List) -> ExitCode {
+    if args.counts {
+        let filters = given(&[("topic", &args.topic)]);
+        let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
+        return end(asked.await, args.node.json, Ending::advise_show, counts::shown);
+    }
+    let filters = [("topic", &args.topic), ("due_from", &args.range.due_from), ("due_to", &args.range.due_to)];
+    let listing = Listing { path: &TASKS, filters: given(&filters), part: &args.part, is_json: args.node.json, what: "task" };
+    let cells = |task: Task| [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), task.key.unwrap_or_default()];
+    let printed = match Caller::new(&args.node) {
+        Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
+        Err(ending) => Err(ending.into()),
+    };
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json)
+}
+
+/// Lists dead letters, puts them back, deletes one.
+pub async fn dead(args: args::Dead) -> ExitCode {
+    match args.command {
+        DeadCommand::List(args) => dead_list(&args).await,
+        DeadCommand::Redrive(args) => dead_redrive(&args).await,
+        DeadCommand::Delete(args) => {
+            let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(Some(args.id))]));
+            let deleted = |_answer: &Answer| Ok(format!("{}  deleted", args.id));
+            end(asked.await, args.node.json, Ending::advise_repeat, deleted)
+        }
+    }
+}
+
+async fn dead_list(args: &args::DeadList) -> ExitCode {
+    let filters = given(&[("topic", &args.topic)]);
+    let listing = Listing { path: &DEAD, filters, part: &args.part, is_json: args.node.json, what: "dead letter" };
+    let cells = |task: Task| {
+        let attempts = task.attempts.or(task.attempt).map(|attempts| attempts.to_string()).unwrap_or_default();
+        [task.due_at, task.id, task.topic, attempts, task.reason.unwrap_or_default()]
+    };
+    let printed = match Caller::new(&args.node) {
+        Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "ATTEMPTS", "REASON"], cells).await,
+        Err(ending) => Err(ending.into()),
+    };
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json)
+}
+
+async fn dead_redrive(args: &args::DeadRedrive) -> ExitCode {
+    let Some(topic) = &args.topic else {
+        let asked = ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
+        return end(asked.await, args.node.json, Ending::advise_repeat, print::redriven);
+    };
+    let bulk = Bulk {
+        path: &["v1", "dead", "redrive"],
+        topic,
+        range: &args.range,
+        is_dry_run: args.dry_run,
+        is_json: args.node.json,
+        what: "dead letter",
+        done: "redriven",
+    };
+    run_bulk(&args.node, bulk).await
+}
+
+async fn run_bulk(node: &args::Node, bulk: Bulk<'_>) -> ExitCode {
+    let done = match Caller::new(node) {
+        Ok(caller) => bulk.run(&caller).await,
+        Err(ending) => Err(ending.into()),
+    };
+    finish(done.map(|text| print::to_stdout(&text)), node.json)
+}
+
+/// The filters that were given.
+fn given<'a>(filters: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
+    filters.iter().filter_map(|(name, value)| value.as_deref().map(|value| (*name, value))).collect()
+}
+
+fn id_text(id: Option<crate::domain::TaskId>) -> String {
+    id.map(|id| id.to_string()).unwrap_or_default()
+}
+
+async fn ask(node: &args::Node, call: impl FnOnce(&Caller) -> Result<Call, Ending>) -> Result<Answer, Ending> {
+    let caller = Caller::new(node)?;
+    caller.ask(&call(&caller)?).await
 }
 
 /// Prints what came of a call and says it as an exit code.
@@ -47,20 +185,28 @@ fn end(
     show: impl FnOnce(&Answer) -> Result<String, Ending>,
 ) -> ExitCode {
     let answer = match ended {
-        Ok(answer) => answer,
-        Err(ending) => return advise(ending).report(),
+        Ok(answer) if answer.problem().is_none() => answer,
+        Ok(answer) => return finish(Err(Answered::Problem(answer)), is_json),
+        Err(ending) => return advise(ending).report(is_json),
     };
-    let Some(problem) = answer.problem() else {
-        let text = if is_json { Ok(answer.text.clone()) } else { show(&answer) };
-        return match text {
-            Ok(text) => print::to_stdout(&text),
-            Err(ending) => advise(ending).report(),
-        };
-    };
-    if is_json {
-        // The problem is the answer: scripts read it where they read a task.
-        print::to_stdout(&answer.text);
-        return problem.exit().into();
+    match if is_json { Ok(answer.text.clone()) } else { show(&answer) } {
+        Ok(text) => print::to_stdout(&text),
+        Err(ending) => advise(ending).report(is_json),
     }
-    problem.ending().report()
+}
+
+/// Says why there is no answer, or not all of it.
+fn finish(done: Result<ExitCode, Answered>, is_json: bool) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        Err(Answered::Ending(ending)) => ending.report(is_json),
+        Err(Answered::Problem(answer)) => {
+            let ending = answer.problem().unwrap_or_default().ending();
+            if is_json && answer.is_json() {
+                print::aside(answer.text.trim_end());
+                return ending.exit.into();
+            }
+            ending.report(is_json)
+        }
+    }
 }

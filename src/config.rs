@@ -41,6 +41,10 @@ pub enum Command {
     Submit(Box<client::Submit>),
     Show(client::Show),
     Cancel(client::Cancel),
+    List(client::List),
+    Dead(client::Dead),
+    /// The script is in the command, as it is to be printed.
+    Completions(Vec<u8>),
 }
 
 /// Why there is nothing to do.
@@ -92,9 +96,12 @@ fn interpret(
             if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
         }),
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
-        args::Words::Submit(args) => Ok(Command::Submit(Box::new(args))),
+        args::Words::Submit(args) => Ok(Command::Submit(args)),
         args::Words::Show(args) => Ok(Command::Show(args)),
         args::Words::Cancel(args) => Ok(Command::Cancel(args)),
+        args::Words::List(args) => Ok(Command::List(args)),
+        args::Words::Dead(args) => Ok(Command::Dead(args)),
+        args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),
@@ -105,9 +112,18 @@ fn interpret(
     }
 }
 
+/// What a shell must know to complete this program's command lines.
+fn completions(shell: clap_complete::Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "punctual", &mut script);
+    script
+}
+
 /// The parser. Values of variables are kept out of the help: one of them is a password.
 fn command() -> clap::Command {
-    args::Cli::command()
-        .mut_args(|arg| arg.hide_env_values(true))
-        .mut_subcommands(|command| command.mut_args(|arg| arg.hide_env_values(true)))
+    without_values(args::Cli::command())
+}
+
+fn without_values(command: clap::Command) -> clap::Command {
+    command.mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(without_values)
 }

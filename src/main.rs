@@ -1,5 +1,6 @@
 //! The program: read the settings, start the logs, run, say how it ended.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use punctual::config::{self, Command};
@@ -34,6 +35,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Submit(args) => return Ok(client::submit(*args).await),
         Command::Show(args) => return Ok(client::show(args).await),
         Command::Cancel(args) => return Ok(client::cancel(args).await),
+        Command::List(args) => return Ok(client::list(args).await),
+        Command::Dead(args) => return Ok(client::dead(args).await),
+        Command::Completions(script) => std::io::stdout().write_all(&script)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! The shell: loops that carry out what the engine decides.
 
 pub mod adopter;
+pub mod bulk;
 pub mod canceller;
 pub mod claimer;
 pub mod desk;
@@ -9,6 +10,7 @@ pub mod gate;
 pub mod holdings;
 pub mod intake;
 pub mod keeper;
+pub mod lists;
 mod mailbox;
 pub mod membership;
 pub mod metrics;

@@ -37,7 +37,9 @@ need_for_tests() {
   need shellcheck has shellcheck
   need python3 has python3
   need python3-yaml has_yaml
+  need python3-venv has_venv
 }
+has_venv() { python3 -c 'import ensurepip, venv'; }
 has_yaml() { python3 -c 'import yaml' || /usr/bin/python3 -c 'import yaml'; }
 
 get_packages() {
@@ -113,6 +115,8 @@ check_prerequisites() {
   need_for_rust
   if [[ ${1:-} == --test ]]; then
     ask_for has_rust_checks "rustfmt and clippy: rustup component add rustfmt clippy"
+    ask_for has_maven "Maven, which builds the examples in Java: apt-get install -y maven"
+    ask_for has_go "Go, 1.21 or later, which builds the examples in Go: see https://go.dev/doc/install"
     need_for_tests
   fi
   all_is_there

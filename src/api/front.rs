@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request, Version, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use futures_util::FutureExt as _;
 use tokio::sync::SemaphorePermit;
 use tower::ServiceExt as _;
@@ -16,7 +16,7 @@ use super::metrics::{Counted, method_label};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::Shared;
-use super::{Metrics, Settings, cluster, health, names, tasks};
+use super::{Metrics, Settings, bulk, cluster, health, lists, names, tasks};
 use crate::clock;
 use crate::node::service::Service;
 use crate::telemetry::Registry;
@@ -29,12 +29,18 @@ pub struct Api {
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
+fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 14] {
     [
-        ("/v1/tasks", post(tasks::submit)),
+        ("/v1/tasks", get(lists::tasks).post(tasks::submit)),
         ("/v1/tasks/batch", post(tasks::submit_batch)),
+        ("/v1/tasks/counts", get(lists::counts)),
+        ("/v1/tasks/cancel", post(bulk::cancel)),
         ("/v1/tasks/{id}", get(tasks::look_up).delete(tasks::cancel)),
         ("/v1/topics/{topic}/tasks/{name}", get(names::look_up).put(names::replace).delete(names::cancel)),
+        ("/v1/dead", get(lists::dead)),
+        ("/v1/dead/redrive", post(bulk::redrive_all)),
+        ("/v1/dead/{id}", delete(bulk::drop_dead)),
+        ("/v1/dead/{id}/redrive", post(bulk::redrive)),
         ("/v1/cluster", get(cluster::show)),
         ("/livez", get(health::livez)),
         ("/readyz", get(health::readyz)),
@@ -43,11 +49,17 @@ fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
 }
 
 /// The paths of [`routes`], for the labels of metrics.
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 14] = [
     "/v1/tasks",
     "/v1/tasks/batch",
+    "/v1/tasks/counts",
+    "/v1/tasks/cancel",
     "/v1/tasks/{id}",
     "/v1/topics/{topic}/tasks/{name}",
+    "/v1/dead",
+    "/v1/dead/redrive",
+    "/v1/dead/{id}",
+    "/v1/dead/{id}/redrive",
     "/v1/cluster",
     "/livez",
     "/readyz",

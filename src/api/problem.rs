@@ -116,6 +116,28 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
+    /// No dead letter has the id of the path.
+    pub fn dead_not_found() -> Self {
+        let detail = "there is no dead letter of this id: its task is not dead, or the dead letter was redriven or dropped";
+        Self::new(ProblemType::TaskNotFound, detail).at("id")
+    }
+
+    /// A dead letter may be `done`, or not.
+    pub fn dead_unknown(done: &str, reason: &str) -> Self {
+        let detail = format!(
+            "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it took effect the answer is that there is no such dead letter"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// Some of many tasks may be `done`.
+    pub fn bulk_unknown(done: &str, reason: &str) -> Self {
+        let detail = format!(
+            "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on with those that are left, and counts them alone"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
     pub const fn has_field(&self) -> bool {
         self.field.is_some()
     }

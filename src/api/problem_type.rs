@@ -9,7 +9,7 @@
 //! | `conflicting-fields` | 400 | two fields of which only one may be given |
 //! | `invalid-value` | 400 | of the wrong type, or no value that the field can have: a topic name that Kafka cannot have, a time without zone |
 //! | `not-found` | 404 | no such path |
-//! | `task-not-found` | 404 | no such task, or the id is none; no task has the name |
+//! | `task-not-found` | 404 | no such task, or the id is none; no task has the name; no such dead letter |
 //! | `method-not-allowed` | 405 | `Allow` names the methods of the path |
 //! | `request-timeout` | 408 | the body did not arrive in time |
 //! | `too-late` | 409 | a cancel: the task was published, is on its way, or is a dead letter; a replacement: it is on its way |

@@ -35,6 +35,7 @@ pub struct TaskJson<'a> {
     payload: Option<Bytes<'a>>,
     is_tombstone: bool,
     reason: Option<&'a str>,
+    died_at: Option<Timestamp>,
 }
 
 /// What of a submitted task its answer shows.
@@ -65,6 +66,7 @@ impl<'a> TaskJson<'a> {
             payload: None,
             is_tombstone: false,
             reason: None,
+            died_at: None,
         }
     }
 
@@ -83,7 +85,13 @@ impl<'a> TaskJson<'a> {
             payload: kept.and_then(|kept| kept.payload.as_deref()).map(json_or_other),
             is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
             reason: view.reason.as_deref(),
+            died_at: view.died_at,
         }
+    }
+
+    /// A task as a list shows it: what it carries may be large, and a look-up shows it.
+    pub fn of_listed(view: &'a TaskView) -> Self {
+        Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view) }
     }
 }
 
@@ -128,6 +136,9 @@ impl Serialize for TaskJson<'_> {
         }
         if let Some(reason) = self.reason {
             map.serialize_entry("reason", reason)?;
+        }
+        if let Some(died_at) = self.died_at {
+            map.serialize_entry("died_at", &Rfc3339(died_at))?;
         }
         map.end()
     }
@@ -192,6 +203,7 @@ mod tests {
             receipt: Some(Receipt { partition: 2, offset: 9, published_at: Timestamp::from_millis(1_896_082_200_003) }),
             kept: Some(Kept { key: Some(vec![0xff]), payload: payload.map(<[u8]>::to_vec), headers }),
             reason: None,
+            died_at: None,
         }
     }
 

@@ -172,9 +172,9 @@ fn item_json(item: &Result<(Echo, Accepted), Problem>) -> ItemJson<'_> {
     }
 }
 
-type IdInPath = Result<Path<String>, PathRejection>;
+pub type IdInPath = Result<Path<String>, PathRejection>;
 
-fn id_of(path: IdInPath) -> Option<TaskId> {
+pub fn id_of(path: IdInPath) -> Option<TaskId> {
     path.ok().and_then(|Path(text)| text.parse().ok())
 }
 

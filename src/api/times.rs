@@ -32,6 +32,17 @@ pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     }
 }
 
+/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless it was escaped: both are taken for the sign of a zone.
+pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return due_at_of_millis(text);
+    }
+    match text.rsplit_once(' ') {
+        Some((date_time, zone)) if zone.len() == 5 => due_at_of_text(&format!("{date_time}+{zone}")),
+        _ => due_at_of_text(text),
+    }
+}
+
 /// A delay, or what is wrong with it.
 pub fn delay(value: &RawValue) -> Result<Duration, String> {
     let text = value.get();

@@ -16,6 +16,7 @@ use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
 use crate::node::adopter::Adopter;
+use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
 use crate::node::desk::Desk;
@@ -23,6 +24,7 @@ use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
 use crate::node::intake::{self, Intake};
 use crate::node::keeper::{self, Keeper, Leaves};
+use crate::node::lists::Lists;
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
 use crate::node::named_store::NamedStore;
@@ -35,7 +37,11 @@ use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
 use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
+use crate::postgres::cancel_many::CancelMany;
 use crate::postgres::claim::Claims;
+use crate::postgres::counts::Counter;
+use crate::postgres::dead_letters::DeadLetters;
+use crate::postgres::listing::Listing;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Names;
 use crate::postgres::recent_topics::recent_topics;
@@ -59,6 +65,9 @@ const LOOK_UPS_MAX: usize = 4;
 /// Connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
+/// Connections for lists, and for dead letters.
+const LISTS_MAX: usize = 2;
+const DEAD_LETTERS_MAX: usize = 2;
 /// A small batch costs more than its tasks: so many are held at most.
 const BATCHES_MAX: usize = 8_192;
 /// A start is not delayed for longer by a Kafka that does not answer.
@@ -179,6 +188,7 @@ pub async fn start(
         window: cluster.window,
     };
     let intake = start_intake(settings, &parts, &placing, &names, tasks);
+    let (lists, bulks) = lists_and_bulks(settings, &parts, &cluster, &placing);
     let replacer = Replacer { placing, replaces: Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX) };
     let cancels = cancel::Canceller::new(&parts.postgres);
     let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, parts.metrics.clone(), tasks.stopping.clone());
@@ -193,6 +203,8 @@ pub async fn start(
         canceller,
         replacer,
         names,
+        lists,
+        bulks,
         look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
         backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         topics: parts.topics,
@@ -374,6 +386,19 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
         stopping: tasks.stopping.clone(),
     };
     tasks.spawn("topics", topic_keeper.run());
+}
+
+fn lists_and_bulks(settings: &Settings, parts: &Parts, cluster: &ClusterSettings, placing: &Placing) -> (Lists, Bulks) {
+    let listing = Arc::new(Listing::new(&parts.postgres, cluster, LISTS_MAX));
+    let dead_letters = Arc::new(DeadLetters::new(&parts.postgres, settings.retention.names, DEAD_LETTERS_MAX));
+    let lists = Lists {
+        listing: Arc::clone(&listing),
+        dead_letters: Arc::clone(&dead_letters),
+        counter: Counter::new(&parts.postgres, cluster),
+        metrics: parts.metrics.clone(),
+    };
+    let cancels = CancelMany::new(&parts.postgres);
+    (lists, Bulks { listing, dead_letters, cancels, placing: placing.clone(), metrics: parts.metrics.clone() })
 }
 
 fn start_intake(settings: &Settings, parts: &Parts, placing: &Placing, names: &Arc<Names>, tasks: &Tasks) -> Intake {

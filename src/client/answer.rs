@@ -2,9 +2,11 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::task::Task;
 
@@ -17,18 +19,39 @@ pub enum Exit {
     NotFound,
     TooLate,
     Unknown,
+    Interrupted,
+}
+
+impl Exit {
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::NothingDone => 3,
+            Self::NotFound => 4,
+            Self::TooLate => 5,
+            Self::Unknown => 6,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// The same as a word, for scripts that read the error rather than the exit code.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Usage => "usage",
+            Self::NothingDone => "nothing-done",
+            Self::NotFound => "not-found",
+            Self::TooLate => "too-late",
+            Self::Unknown => "unknown",
+            Self::Interrupted => "interrupted",
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Refused => 1,
-            Exit::Usage => 2,
-            Exit::NothingDone => 3,
-            Exit::NotFound => 4,
-            Exit::TooLate => 5,
-            Exit::Unknown => 6,
-        })
+        Self::from(exit.code())
     }
 }
 
@@ -61,6 +84,11 @@ impl Ending {
         self.advise("the cancel may have taken effect, or not; repeat the command, it is safe")
     }
 
+    /// After what can be repeated: the second time it changes nothing, or finds it done.
+    pub fn advise_repeat(self) -> Self {
+        self.advise("it may have been done, or not; repeat the command, it is safe: not found then means that it was done")
+    }
+
     /// A look that failed has done nothing, whatever became of it.
     pub fn advise_show(self) -> Self {
         if self.exit == Exit::Unknown { Self { exit: Exit::NothingDone, ..self } } else { self }
@@ -73,10 +101,16 @@ impl Ending {
         self
     }
 
-    /// Says it on stderr.
-    pub fn report(self) -> ExitCode {
+    /// Says it on stderr: as text, or as one JSON object.
+    pub fn report(self, is_json: bool) -> ExitCode {
         // Where stderr is closed, the exit code must do.
-        writeln!(io::stderr(), "{}", self.text).ok();
+        if is_json {
+            let kind = format!("urn:punctual:client:{}", self.exit.word());
+            let error = json!({ "type": kind, "detail": self.text, "exit_code": self.exit.code() });
+            writeln!(io::stderr(), "{error}").ok();
+        } else {
+            writeln!(io::stderr(), "{}", self.text).ok();
+        }
         self.exit.into()
     }
 }
@@ -85,6 +119,8 @@ impl Ending {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// How long the node asks to be left alone.
+    pub retry_after: Option<Duration>,
     /// JSON.
     pub text: String,
 }
@@ -103,6 +139,11 @@ impl Answer {
         Some(Problem { status: self.status, ..problem })
     }
 
+    /// False of a proxy's page.
+    pub fn is_json(&self) -> bool {
+        serde_json::from_str::<serde_json::Value>(&self.text).is_ok_and(|value| value.is_object())
+    }
+
     /// What the answer holds.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Ending> {
         serde_json::from_str(&self.text).map_err(|error| {
@@ -118,18 +159,20 @@ impl Answer {
 pub struct Problem {
     #[serde(rename = "type")]
     kind: String,
-    #[serde(skip)]
-    status: u16,
-    title: String,
-    detail: String,
-    field: Option<String>,
+    #[serde(skip_deserializing)]
+    pub status: u16,
+    pub title: String,
+    pub detail: String,
+    pub field: Option<String>,
+    /// Seconds.
+    pub retry_after: Option<u64>,
     verdict: Option<String>,
     task: Option<Task>,
 }
 
 impl Problem {
     pub fn exit(&self) -> Exit {
-        let kind = self.kind.rsplit(':').next().unwrap_or_default();
+        let kind = self.slug();
         match (self.status, kind) {
             (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,
             (404, "task-not-found") => Exit::NotFound,
@@ -139,14 +182,24 @@ impl Problem {
         }
     }
 
+    /// The last part of the `type`.
+    pub fn slug(&self) -> &str {
+        self.kind.rsplit(':').next().unwrap_or_default()
+    }
+
     pub fn ending(&self) -> Ending {
-        let field = self.field.as_deref().map(|field| format!(" ({field})")).unwrap_or_default();
-        let title = if self.title.is_empty() { "The node answered otherwise" } else { &self.title };
-        let mut text = format!("{title}{field}: {}", self.detail);
+        let mut text = self.line(self.field.as_deref());
         if let Some(task) = &self.task {
             text = format!("{text}\n{}", task.lines());
         }
         Ending::new(self.exit(), text)
+    }
+
+    /// What is wrong with `field`, in one line.
+    pub fn line(&self, field: Option<&str>) -> String {
+        let field = field.map(|field| format!(" ({field})")).unwrap_or_default();
+        let title = if self.title.is_empty() { "The node answered otherwise" } else { &self.title };
+        format!("{title}{field}: {}", self.detail)
     }
 }
 

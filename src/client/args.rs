@@ -1,26 +1,21 @@
 //! The command lines of the clients. The comments on the fields are the manual that `--help` prints.
 
+mod manual;
+mod many;
+
 use std::path::PathBuf;
 
 use clap::Args;
 
+use self::manual::{EXIT_CODES, with_codes};
+pub use self::many::{Dead, DeadCommand, DeadDelete, DeadList, DeadRedrive, List, Part, Range};
+
 use crate::domain::TaskId;
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  refused: the message says what would be right
-  2  wrong usage
-  3  nothing was done: the node cannot be reached, is busy, or lacks a server; try again
-  4  no such task
-  5  too late to cancel
-  6  unknown: it may have been done; the message says whether it is safe to repeat";
-
-const SUBMIT_EXAMPLES: &str = "\
-Examples:
-  punctual submit --topic orders --delay 30m --payload '{\"order\": 17}' --key 17
-  punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 --payload-text hello --name order-17
-  punctual submit --topic orders --delay 1d --tombstone --key 17";
+/// How long lines are sent again while nothing gets through, unless told otherwise, in seconds.
+pub const RETRY_FOR_OF_LINES: u64 = 300;
+/// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at most 255 bytes.
+const RUN_ID_BYTES_MAX: usize = 200;
 
 /// Which node is asked, and how it is answered.
 #[derive(Args, Clone, Debug)]
@@ -28,7 +23,7 @@ pub struct Node {
     /// Any node of the cluster.
     #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
     pub url: String,
-    /// Prints the node's answer as it is: JSON, a problem (RFC 9457) included.
+    /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on stderr.
     #[arg(long)]
     pub json: bool,
     /// How long the call may take, in seconds. A node itself answers within 30.
@@ -37,29 +32,69 @@ pub struct Node {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = format!("{SUBMIT_EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(
+    after_help = manual::SUBMIT_EXIT_CODES,
+    after_long_help = format!("{}\n\n{}", manual::SUBMIT_EXAMPLES, manual::SUBMIT_EXIT_CODES)
+)]
 pub struct Submit {
-    /// The Kafka topic to publish to. It must exist.
-    #[arg(long, value_name = "TOPIC")]
-    pub topic: String,
+    /// Many tasks: a file with a task in JSON on each line, as POST /v1/tasks takes it; - is standard input.
+    ///
+    /// Every line is submitted exactly once, whatever breaks: a line without a name gets one, RUN-ID/NUMBER, by which it is recognised when it is sent
+    /// again. A line that is refused is reported by its number (on stderr; with --json on stdout), the others go on. The order of lines is not kept.
+    #[arg(value_name = "FILE", groups = ["Due", "Payload"])]
+    pub file: Option<PathBuf>,
+    /// The Kafka topic to publish to. It must exist. With FILE: the topic of lines that bring none.
+    #[arg(long, value_name = "TOPIC", required_unless_present = "file")]
+    pub topic: Option<String>,
     #[command(flatten)]
     pub due: Due,
     #[command(flatten)]
     pub payload: Payload,
     /// The record's key.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     pub key: Option<String>,
     /// The record's key, in base64.
-    #[arg(long, value_name = "BASE64", conflicts_with = "key")]
+    #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
     pub key_base64: Option<String>,
     /// A header of the record; repeatable. Names that begin with punctual- are reserved.
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
     pub name: Option<String>,
+    /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
+    #[arg(long, requires = "name", conflicts_with = "file")]
+    pub replace: bool,
+    /// How long to ask again, in seconds, with growing pauses, while the node is away or busy. 0: ask once. [default: 0; with FILE: 300]
+    ///
+    /// A task without a name is asked for again only when it was certainly not stored.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    pub retry_for: Option<u64>,
+    #[command(flatten)]
+    pub lines: Lines,
     #[command(flatten)]
     pub node: Node,
+}
+
+/// What only a file of tasks has.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Many tasks (with FILE)")]
+pub struct Lines {
+    /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to go on where it was left. [default: random, and printed]
+    #[arg(long, value_name = "RUN-ID", requires = "file", value_parser = run_id)]
+    pub run_id: Option<String>,
+    /// Passes over the lines before this one.
+    #[arg(long, value_name = "NUMBER", requires = "file", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub from_line: u64,
+    /// Tasks of one request, at most; a request also ends at 4 MiB. From 1 to 10000.
+    #[arg(long, value_name = "COUNT", requires = "file", default_value_t = 1000, value_parser = count(10_000))]
+    pub batch: usize,
+    /// Requests at the same time. From 1 to 64.
+    #[arg(long, value_name = "COUNT", requires = "file", default_value_t = 4, value_parser = count(64))]
+    pub concurrency: usize,
+    /// Shows no progress: only what went wrong, and the summary.
+    #[arg(long, requires = "file")]
+    pub quiet: bool,
 }
 
 /// When; exactly one.
@@ -93,21 +128,41 @@ pub struct Payload {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::SHOW_EXAMPLES))]
 pub struct Show {
     /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID")]
-    pub id: TaskId,
+    #[arg(value_name = "ID", required_unless_present = "name", conflicts_with_all = ["topic", "name"])]
+    pub id: Option<TaskId>,
+    /// The topic of the task, with --name.
+    #[arg(long, value_name = "TOPIC", requires = "name")]
+    pub topic: Option<String>,
+    /// The task's name, with --topic.
+    #[arg(long, value_name = "NAME", requires = "topic")]
+    pub name: Option<String>,
     #[command(flatten)]
     pub node: Node,
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::CANCEL_EXAMPLES))]
 pub struct Cancel {
     /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID")]
-    pub id: TaskId,
+    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "name", "due_from", "due_to"])]
+    pub id: Option<TaskId>,
+    /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be cancelled.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    /// The task's name, with --topic.
+    #[arg(long, value_name = "NAME", requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub range: Range,
+    /// Says how many tasks it would be, and cancels none.
+    #[arg(long, requires = "topic", conflicts_with = "name")]
+    pub dry_run: bool,
+    /// Cancels all of them: what is cancelled does not come back.
+    #[arg(long, requires = "topic", conflicts_with_all = ["name", "dry_run"])]
+    pub yes: bool,
     #[command(flatten)]
     pub node: Node,
 }
@@ -115,4 +170,16 @@ pub struct Cancel {
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write it like name=value")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn run_id(text: &str) -> Result<String, String> {
+    let is_right = !text.is_empty() && text.len() <= RUN_ID_BYTES_MAX && !text.contains(char::is_control);
+    is_right.then(|| text.to_owned()).ok_or_else(|| format!("1 to {RUN_ID_BYTES_MAX} bytes, without control characters"))
+}
+
+fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let count = text.parse().ok().filter(|count| (1..=max).contains(count));
+        count.ok_or_else(|| format!("a whole number from 1 to {max}"))
+    }
 }

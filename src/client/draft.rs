@@ -15,7 +15,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Default)]
 struct Draft<'a> {
-    topic: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due_at: Option<NumberOrText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +40,8 @@ struct Draft<'a> {
 }
 
 /// Digits are a number, as the API has them; the node says what is wrong with other text.
-struct NumberOrText<'a>(&'a str);
+#[derive(Clone, Copy, Debug)]
+pub struct NumberOrText<'a>(pub &'a str);
 
 impl Serialize for NumberOrText<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -55,7 +57,7 @@ fn headers<S: Serializer>(headers: &[(String, String)], serializer: S) -> Result
     serializer.collect_map(headers.iter().map(|(name, value)| (name, value)))
 }
 
-/// The body of the submit, or what is wrong with the command line.
+/// The body of the submit, or what is wrong with the command line. Of a replacement, topic and name stand in the path.
 pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
     let file = match &args.payload.payload_file {
         Some(path) => Some(bytes_of(path).await?),
@@ -64,7 +66,7 @@ pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
     let json = args.payload.payload.as_deref().map(json_of).transpose()?;
     let text_of_file = file.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
     let draft = Draft {
-        topic: &args.topic,
+        topic: args.topic.as_deref().filter(|_| !args.replace),
         due_at: args.due.due_at.as_deref().map(NumberOrText),
         delay: args.due.delay.as_deref().map(NumberOrText),
         payload: json,
@@ -74,7 +76,7 @@ pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
         key: args.key.as_deref(),
         key_base64: args.key_base64.as_deref(),
         headers: &args.headers,
-        name: args.name.as_deref(),
+        name: args.name.as_deref().filter(|_| !args.replace),
     };
     serde_json::to_vec(&draft).map_err(|error| format!("put the task into JSON: {error}"))
 }

@@ -3,7 +3,9 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use super::answer::{Answer, Cancelled, Ending};
+use serde::Deserialize;
+
+use super::answer::{Answer, Cancelled, Ending, Exit};
 use super::task::Task;
 
 /// Writes `text` as lines. A reader that has gone away (`| head`) is no failure.
@@ -17,10 +19,31 @@ pub fn to_stdout(text: &str) -> ExitCode {
     }
 }
 
+/// Writes some lines of many; false when the reader has gone away, and more would be in vain.
+pub fn lines(text: &str) -> Result<bool, Ending> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Ending::new(Exit::NothingDone, format!("write the answer: {error}"))),
+    }
+}
+
+/// Something to know that was not asked for: on stderr. Where that is closed, nobody wants to know.
+pub fn aside(text: &str) {
+    writeln!(io::stderr(), "{text}").ok();
+}
+
 /// What is said of a task that was just submitted.
 pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
+    Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+}
+
+/// What is said of a task that was just put under its name.
+pub fn replaced(answer: &Answer) -> Result<String, Ending> {
+    let task: Task = answer.read()?;
+    let verb = if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
     Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
 }
 
@@ -34,4 +57,16 @@ pub fn cancelled(answer: &Answer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
     let id = cancelled.task.map(|task| task.id).unwrap_or_default();
     Ok(format!("{id}  {}", cancelled.verdict))
+}
+
+/// What is said of a dead letter that was put back.
+pub fn redriven(answer: &Answer) -> Result<String, Ending> {
+    let redriven: Redriven = answer.read()?;
+    let task = redriven.task;
+    Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+}
+
+#[derive(Deserialize)]
+struct Redriven {
+    task: Task,
 }

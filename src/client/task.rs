@@ -27,6 +27,9 @@ pub struct Task {
     pub payload_base64: Option<String>,
     pub tombstone: bool,
     pub reason: Option<String>,
+    /// Of a dead letter.
+    pub attempts: Option<i64>,
+    pub died_at: Option<String>,
 }
 
 /// A payload of null is one.
@@ -78,7 +81,7 @@ impl Task {
 }
 
 /// What comes from a payload or a key could steer a terminal.
-fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }

@@ -1,4 +1,7 @@
-//! The clients against the API, over a model of a node's service.
+//! The clients against the API, over a model of a node's service; what that does not do, against a server that answers by a script.
+
+mod many;
+mod scripted;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +10,6 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use super::answer::{Answer, Ending, Exit};
-use super::call::{Method, call};
 use super::{args, draft, print};
 use crate::api;
 use crate::node::service::Service;
@@ -19,13 +21,15 @@ use crate::telemetry::Registry;
 enum Line {
     Submit(Box<args::Submit>),
     Show(args::Show),
+    Cancel(args::Cancel),
+    Dead(args::Dead),
 }
 
 fn submit_args(line: &str) -> Result<args::Submit, clap::Error> {
     let words = ["punctual", "submit", "--topic"].into_iter().chain(line.split(' '));
     Line::try_parse_from(words).map(|line| match line {
         Line::Submit(args) => *args,
-        Line::Show(_) => panic!("this is a submit"),
+        _ => panic!("this is a submit"),
     })
 }
 
@@ -42,8 +46,20 @@ async fn node() -> args::Node {
 }
 
 async fn submit(node: &args::Node, line: &str) -> Answer {
-    let body = draft::body_of(&submit_args(line).unwrap()).await.unwrap();
-    call(node, Method::Post(body), "/v1/tasks").await.unwrap()
+    let args = args::Submit { node: node.clone(), ..submit_args(line).unwrap() };
+    super::submit_one(&args).await.unwrap()
+}
+
+async fn show(node: &args::Node, id: &str) -> Answer {
+    super::ask(node, |caller| caller.get(&["v1", "tasks", id], &[])).await.unwrap()
+}
+
+async fn cancel(node: &args::Node, id: &str) -> Answer {
+    super::ask(node, |caller| caller.delete(&["v1", "tasks", id])).await.unwrap()
+}
+
+async fn livez(node: &args::Node) -> Result<Answer, Ending> {
+    super::ask(node, |caller| caller.get(&["livez"], &[])).await
 }
 
 #[tokio::test]
@@ -53,14 +69,13 @@ async fn a_task_is_submitted_shown_and_cancelled() {
     let line = print::submitted(&answer).unwrap();
     let (id, rest) = line.split_at(36);
     assert_eq!(rest, "  submitted, scheduled, due 2030-01-31T09:30:00.000Z to t");
-    let shown = print::shown(&call(&node, Method::Get, &format!("/v1/tasks/{id}")).await.unwrap()).unwrap();
+    let shown = print::shown(&show(&node, id).await).unwrap();
     for line in
         ["id          ", "name        n", "key         k", "header      a=b=c", "payload     [1]", "state       scheduled"]
     {
         assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line} in\n{shown}");
     }
-    let cancelled = call(&node, Method::Delete, &format!("/v1/tasks/{id}")).await.unwrap();
-    assert_eq!(print::cancelled(&cancelled).unwrap(), format!("{id}  cancelled"));
+    assert_eq!(print::cancelled(&cancel(&node, id).await).unwrap(), format!("{id}  cancelled"));
 }
 
 #[tokio::test]
@@ -78,11 +93,11 @@ async fn every_refusal_has_its_exit_code() {
         assert_eq!(answer.problem().unwrap().exit(), exit, "{line}");
     }
     let published = submit(&node, "published --delay 1000 --payload-text x").await;
-    let path = format!("/v1/tasks/{}", published.read::<super::task::Task>().unwrap().id);
-    let too_late = call(&node, Method::Delete, &path).await.unwrap().problem().unwrap().ending();
+    let id = published.read::<super::task::Task>().unwrap().id;
+    let too_late = cancel(&node, &id).await.problem().unwrap().ending();
     assert_eq!(too_late.exit, Exit::TooLate);
     assert!(too_late.text.contains("partition   1"), "{}", too_late.text);
-    let unknown = call(&node, Method::Get, "/v1/tasks/01b9774e-55c0-8003-8000-000000000007").await.unwrap();
+    let unknown = show(&node, "01b9774e-55c0-8003-8000-000000000007").await;
     assert_eq!(unknown.problem().unwrap().exit(), Exit::NotFound);
 }
 
@@ -93,10 +108,10 @@ async fn a_node_that_is_not_there_has_done_nothing() {
     drop(listener);
     rustls::crypto::ring::default_provider().install_default().ok();
     let nowhere = args::Node { url, json: false, timeout: 30 };
-    let ending = call(&nowhere, Method::Get, "/livez").await.unwrap_err();
+    let ending = livez(&nowhere).await.unwrap_err();
     assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
     let no_url = args::Node { url: "localhost:7070".to_owned(), ..nowhere };
-    assert_eq!(call(&no_url, Method::Get, "/livez").await.unwrap_err().exit, Exit::Usage);
+    assert_eq!(livez(&no_url).await.unwrap_err().exit, Exit::Usage);
 }
 
 #[tokio::test]
@@ -104,7 +119,7 @@ async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     rustls::crypto::ring::default_provider().install_default().ok();
     let silent = args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: 1 };
-    let ending = call(&silent, Method::Get, "/livez").await.unwrap_err();
+    let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     assert_eq!(Ending::new(Exit::Unknown, "").advise_show().exit, Exit::NothingDone);
 }
@@ -118,11 +133,62 @@ fn a_command_line_says_when_and_what_exactly_once() {
         "t --delay 1h --payload 1 --payload-text 1",
         "t --delay 1h --payload 1 --key a --key-base64 YQ==",
         "t --delay 1h --payload 1 --header a",
+        "t --delay 1h --payload 1 --replace",
+        "t --delay 1h --payload 1 --run-id r",
+        "t --delay 1h tasks.jsonl",
+        "t tasks.jsonl --name n",
+        "t tasks.jsonl --batch 0",
+        "t tasks.jsonl --batch 10001",
+        "t tasks.jsonl --run-id ",
     ] {
         assert_eq!(submit_args(line).unwrap_err().exit_code(), 2, "{line}");
     }
     let shown = Line::try_parse_from(["punctual", "show", "17"]);
     assert!(shown.err().unwrap().to_string().contains("UUID"));
+    let lines = submit_args("t tasks.jsonl --run-id r --concurrency 64").unwrap();
+    assert_eq!((lines.lines.concurrency, lines.lines.batch, lines.lines.from_line), (64, 1000, 1));
+}
+
+#[test]
+fn a_task_is_named_by_its_id_or_by_topic_and_name() {
+    const ID: &str = "01b9774e-55c0-8003-8000-000000000007";
+    let parse = |line: &str| {
+        Line::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(|line| match line {
+            Line::Cancel(args) => args.dry_run || args.yes,
+            Line::Submit(_) | Line::Show(_) | Line::Dead(_) => false,
+        })
+    };
+    for line in [
+        format!("show {ID}"),
+        "show --topic t --name n".to_owned(),
+        format!("cancel {ID}"),
+        "cancel --topic t --name n".to_owned(),
+        "cancel --topic t --due-to 5 --yes".to_owned(),
+        "dead list --limit 5".to_owned(),
+        format!("dead redrive {ID}"),
+        "dead redrive --topic t --due-from 5 --dry-run".to_owned(),
+        format!("dead delete {ID}"),
+    ] {
+        let parsed = parse(&line);
+        assert_eq!(parsed.ok(), Some(line.contains("--yes")), "{line}");
+    }
+    for line in [
+        "show".to_owned(),
+        "show --topic t".to_owned(),
+        "show --name n".to_owned(),
+        format!("show {ID} --topic t --name n"),
+        "cancel".to_owned(),
+        "cancel --due-from 5 --yes".to_owned(),
+        format!("cancel {ID} --yes"),
+        "cancel --topic t --name n --yes".to_owned(),
+        "cancel --topic t --name n --due-from 5".to_owned(),
+        "cancel --topic t --yes --dry-run".to_owned(),
+        "dead redrive".to_owned(),
+        "dead delete".to_owned(),
+        "dead list --limit 5 --all".to_owned(),
+    ] {
+        assert_eq!(parse(&line).err().map(|error| error.exit_code()), Some(2), "{line}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::client::args as client;
 /// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time are written like 200ms, 30s, 1h 30m or 7d; sizes like
 /// 16MiB, 1GiB or a number of bytes. All times of a cluster are those of Postgres's clock.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+/// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings; those of the clients are in their own help.
 #[derive(Parser, Debug)]
 #[command(name = "punctual", version, long_version = super::version::VERSION, max_term_width = 110, disable_help_subcommand = true)]
 pub(super) struct Cli {
@@ -29,18 +29,50 @@ pub(super) enum Words {
     ///
     /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the node claims no more, publishes and settles what it holds,
     /// and leaves.
+    #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(Box<Serve>),
     /// Brings the database's schema up to date, and sets what all nodes of a cluster share.
     ///
     /// Can be repeated at any time. Settings that are not given keep their stored values; at the first migration they get their defaults. Nodes take up
     /// changed settings at their next start.
+    #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
-    /// Submits a task to a node.
-    Submit(client::Submit),
+    /// Submits a task to a node, or many from a file.
+    Submit(Box<client::Submit>),
     /// Shows a task: its state, and its receipt once it was published.
     Show(client::Show),
-    /// Cancels a task and prints the verdict.
+    /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
     Cancel(client::Cancel),
+    /// Lists pending tasks in the order of their due times.
+    List(client::List),
+    /// Dead letters, the tasks that were given up on: lists them, puts them back, deletes them.
+    Dead(client::Dead),
+    /// Prints what a shell must know to complete command lines of this program.
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  punctual serve --database-url postgres://punctual@db/punctual --kafka kafka-1:9092,kafka-2:9092 --auto-migrate
+  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 --listen 0.0.0.0:7070";
+
+const MIGRATE_EXAMPLES: &str = "\
+Examples:
+  punctual migrate --database-url postgres://punctual@db/punctual
+  punctual migrate --database-url-file /run/secrets/database-url --window 500ms";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  source <(punctual completions bash)
+  punctual completions zsh > ~/.zfunc/_punctual
+  punctual completions fish > ~/.config/fish/completions/punctual.fish";
+
+#[derive(Args, Debug)]
+pub(super) struct Completions {
+    /// Which shell.
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
 }
 
 #[derive(Args, Debug)]

@@ -228,13 +228,32 @@ fn the_papers_list_every_setting_with_its_variable_and_default() {
     }
 }
 
+/// All commands that do something, `dead list` as well as `serve`.
+fn leaves(command: &clap::Command) -> Vec<&clap::Command> {
+    let below: Vec<&clap::Command> = command.get_subcommands().flat_map(leaves).collect();
+    if below.is_empty() { vec![command] } else { below }
+}
+
 #[test]
 fn help_never_shows_the_value_of_a_variable() {
     let mut cli = command();
     cli.build();
-    for command in cli.get_subcommands() {
+    for command in leaves(&cli) {
         for arg in command.get_arguments() {
-            assert!(arg.get_env().is_none() || arg.is_hide_env_values_set(), "{arg}");
+            assert!(arg.get_env().is_none() || arg.is_hide_env_values_set(), "{} {arg}", command.get_name());
         }
+    }
+}
+
+#[test]
+fn every_command_has_an_example_of_itself() {
+    let mut cli = command();
+    cli.build();
+    for command in leaves(&cli) {
+        let mut command = command.clone();
+        let help = command.render_long_help().to_string();
+        let (_, examples) = help.split_once("Examples:").unwrap_or_else(|| panic!("{}: no examples", command.get_name()));
+        let name = command.get_bin_name().unwrap_or_default().to_owned();
+        assert!(examples.contains(&name), "{name}: {examples}");
     }
 }

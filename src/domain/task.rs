@@ -64,6 +64,8 @@ pub struct TaskView {
     pub kept: Option<Kept>,
     /// Why it is dead.
     pub reason: Option<String>,
+    /// When it was given up on.
+    pub died_at: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,16 +7,22 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::bulk::Bulks;
 use super::canceller::Canceller;
 use super::gate::Gate;
 use super::intake::Intake;
 use super::keeper::Leaves;
+use super::lists::Lists;
 use super::membership::Standing;
 use super::metrics::Metrics;
 use super::replacer::Replacer;
-use super::service::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, Placed, Refusal, Trouble};
+use super::service::{
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, Page, Placed, Refusal, Trouble,
+};
 use crate::clock::{self, ClusterClock};
-use crate::domain::{ClusterSettings, NewTask, NodeId, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
+use crate::domain::{
+    ClusterSettings, Cursor, NewTask, NodeId, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+};
 use crate::kafka::{self, LookUpError};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
@@ -42,6 +48,8 @@ pub struct Desk {
     pub replacer: Replacer,
     pub names: Arc<Names>,
     pub look_up: LookUp,
+    pub lists: Lists,
+    pub bulks: Bulks,
     pub backlog: BacklogCounter,
     pub topics: kafka::Topics,
     pub standing: watch::Receiver<Standing>,
@@ -204,6 +212,48 @@ impl Desk {
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         self.look_up.task(id).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })
+    }
+
+    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        self.lists.list(selection, from, limit).await
+    }
+
+    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        self.lists.list_dead(selection, from, limit).await
+    }
+
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        self.lists.counts(topic).await
+    }
+
+    // The futures of what follows go on the heap, for callers hold them in futures of their own.
+
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        Box::pin(self.bulks.cancel_all(bulk)).await
+    }
+
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        Box::pin(self.bulks.redrive_all(bulk)).await
+    }
+
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        Box::pin(self.bulks.redrive(id)).await
+    }
+
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        if self.is_draining() {
+            return Err(Trouble::Draining);
+        }
+        Box::pin(self.bulks.drop_dead(id)).await
     }
 
     async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {

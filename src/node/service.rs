@@ -7,9 +7,12 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{TaskId, TaskName, TaskView, TopicName};
+use crate::domain::{Cursor, Selection, TaskId, TaskName, TaskView, TopicName};
 
-pub use words::{Accepted, Backlog, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Placed, Refusal, Trouble};
+pub use words::{
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, Placed,
+    Refusal, Trouble,
+};
 
 /// What a node does for its API. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -148,6 +151,90 @@ impl Service {
             },
             #[cfg(test)]
             Backing::Model(model) => model.cancel_named(topic, name).await,
+        }
+    }
+
+    /// Pending tasks in due order, at most `limit`; `from` is where the page before has ended.
+    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.list(selection, from, limit).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.list(selection, from, limit).await,
+        }
+    }
+
+    /// How many tasks are pending, of one topic or of all.
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.counts(topic).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.counts(topic).await,
+        }
+    }
+
+    /// Withdraws all tasks that are meant, up to a bound.
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.cancel_all(bulk).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.cancel_all(bulk).await,
+        }
+    }
+
+    /// Dead letters in the order of their due times.
+    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.list_dead(selection, from, limit).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.list_dead(selection, from, limit).await,
+        }
+    }
+
+    /// Puts a dead letter back: its task is due now. `None` when there is none.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.redrive(id).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.redrive(id).await,
+        }
+    }
+
+    /// Puts all dead letters that are meant back, up to a bound.
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.redrive_all(bulk).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.redrive_all(bulk).await,
+        }
+    }
+
+    /// Drops a dead letter, and answers what it was; `None` when there is none.
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.drop_dead(id).await,
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.drop_dead(id).await,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::domain::TaskId;
 use crate::kill_point::{Point, reach};
 
 /// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
-const PURPOSE: Purpose = Purpose {
+pub(super) const PURPOSE: Purpose = Purpose {
     name: "cancel",
     deadline: Duration::from_secs(5),
     settings: &[
@@ -37,9 +37,9 @@ pub struct Canceller {
 
 /// A row to delete: of the task `first`, which is now the row `row`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Wanted {
-    row: TaskId,
-    first: TaskId,
+pub(super) struct Wanted {
+    pub(super) row: TaskId,
+    pub(super) first: TaskId,
 }
 
 impl Canceller {
@@ -95,17 +95,16 @@ impl Canceller {
     async fn follow(&mut self, wanted: &[Wanted]) -> Result<Vec<Wanted>, Error> {
         let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
         let statement = async |open: &mut PgConnection| {
-            let rows = sqlx::query(
-                "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent",
-            )
-            .bind(firsts)
-            .fetch_all(open)
-            .await?;
+            let rows = sqlx::query(FOLLOW).bind(firsts).fetch_all(open).await?;
             rows.iter().map(follow_of).collect()
         };
         self.connection.run("find the follow-ups of tasks to cancel", statement).await
     }
 }
+
+/// Those of the tasks that are another row by now, and were certainly never sent.
+pub(super) const FOLLOW: &str =
+    "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
 fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
     let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
@@ -114,11 +113,11 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
 
 /// One of the two tables that a task waits in.
 #[derive(Clone, Copy)]
-struct Place {
-    what: &'static str,
-    statement: &'static str,
+pub(super) struct Place {
+    pub(super) what: &'static str,
+    pub(super) statement: &'static str,
     /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks.
-    order: fn(&Wanted) -> (i16, TaskId),
+    pub(super) order: fn(&Wanted) -> (i16, TaskId),
 }
 
 /// Each line of the execlog hangs on the row that was deleted. A follow-up's row is deleted only while `task_follow` names it and says that it was never
@@ -150,11 +149,16 @@ macro_rules! cancel_in {
     };
 }
 
-const FAR: Place = Place { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
-const NEAR: Place =
+pub(super) const FAR: Place =
+    Place { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
+pub(super) const NEAR: Place =
     Place { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
-async fn delete_rows(open: &mut PgConnection, wanted: &[Wanted], statement: &'static str) -> Result<Vec<TaskId>, sqlx::Error> {
+pub(super) async fn delete_rows(
+    open: &mut PgConnection,
+    wanted: &[Wanted],
+    statement: &'static str,
+) -> Result<Vec<TaskId>, sqlx::Error> {
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
     let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();

@@ -1,6 +1,7 @@
 //! What is known of a task.
 //!
-//! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves that way for `execlog_cancelled` or `dead_letter`. Each step
+//! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves that way for `execlog_cancelled` or `dead_letter`, from where
+//! it may come back as a new row (`execlog_redriven` says as which). Each step
 //! is one transaction, so in the snapshot of one statement a row is in exactly one place, and nothing moves backwards: what a statement over all places but
 //! the batches does not find is in a batch by the time of the next statement, or was never there. What has fired, the usual question, is answered by its
 //! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest.
@@ -128,7 +129,16 @@ impl LookUp {
                 let hidden = self.in_hidden_leaf(row, first).await?;
                 return Ok(hidden.or_else(|| behind.map(|line| deferred(first, line))));
             };
-            let Some(next) = line.next else { return self.view_of_line(first, line).await.map(Some) };
+            let next = match line.next {
+                None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
+                    // The dead letter is still there, and says why.
+                    Place::Found(view) => return Ok(Some(*view)),
+                    Place::Follow(next) => Some(next),
+                    Place::Nowhere => None,
+                },
+                next => next,
+            };
+            let Some(next) = next else { return self.view_of_line(first, line).await.map(Some) };
             row = next;
             behind = Some(line);
         }
@@ -137,6 +147,10 @@ impl LookUp {
 
     async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Place, Error> {
         self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
+    }
+
+    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Place, Error> {
+        self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
     async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
@@ -149,12 +163,6 @@ impl LookUp {
     }
 
     async fn view_of_line(&self, first: TaskId, line: Line) -> Result<TaskView, Error> {
-        if line.state() == TaskState::Dead
-            && let Place::Found(view) = self.outside_batches(first, first).await?
-        {
-            // The dead letter is still there, and says why.
-            return Ok(*view);
-        }
         let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
         let Some(topic) = line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone())) else {
             return Err(Error::new(WHAT, Cause::Fact("the payload of an unsettled batch is out of sight for a moment")));
@@ -168,6 +176,7 @@ impl LookUp {
             receipt: line.receipt,
             kept: carried.map(|carried| carried.1),
             reason: None,
+            died_at: None,
         })
     }
 }
@@ -186,17 +195,19 @@ impl Line {
 async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Place, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
-        select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::uuid as row_id
+        select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
+          null::uuid as row_id
         from task_far where id = $1 and coalesce(first_id, id) = $3
         union all
-        select 'scheduled', topic, name, attempt, key, payload, headers, null, null
+        select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null
         from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
         union all
-        (select 'cancelled', topic, name, attempt, null, null, null, null, null from execlog_cancelled where id = $3 limit 1)
+        (select 'cancelled', topic, name, attempt, null, null, null, null, null, null from execlog_cancelled where id = $3 limit 1)
         union all
-        select 'dead', topic, name, attempts, key, payload, headers, reason, null from dead_letter where id = $3
+        select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint, null
+        from dead_letter where id = $3
         union all
-        select 'follow', null, null, null, null, null, null, null, row_id from task_follow where first_id = $3",
+        select 'follow', null, null, null, null, null, null, null, null, row_id from task_follow where first_id = $3",
     )
     .bind(row.uuid())
     .bind(row.shard().as_smallint())
@@ -219,7 +230,28 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
     Ok(place)
 }
 
-fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
+/// What came of the row `row`, which has died: it is a dead letter, or was put back as another row, or dropped.
+async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Place, sqlx::Error> {
+    let found = sqlx::query(
+        "-- look up what came of a dead task
+        select topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at,
+          null::uuid as next
+        from dead_letter where id = $2 and row_id = $1
+        union all
+        (select null, null, null, null, null, null, null, null, next_id from execlog_redriven where id = $2 and row_id = $1 limit 1)",
+    )
+    .bind(row.uuid())
+    .bind(first.uuid())
+    .fetch_optional(open)
+    .await?;
+    let Some(found) = found else { return Ok(Place::Nowhere) };
+    Ok(match found.try_get::<Option<Uuid>, _>("next")? {
+        Some(next) => Place::Follow(TaskId::from_uuid(next)),
+        None => Place::Found(Box::new(view_of_row(&found, first, TaskState::Dead)?)),
+    })
+}
+
+pub(super) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
     let is_kept = state != TaskState::Cancelled;
     Ok(TaskView {
         id: first,
@@ -230,6 +262,7 @@ fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView,
         receipt: None,
         kept: if is_kept { Some(kept_of(row)?) } else { None },
         reason: row.try_get("reason")?,
+        died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
     })
 }
 
@@ -296,6 +329,7 @@ fn deferred(first: TaskId, line: Line) -> TaskView {
         receipt: None,
         kept: None,
         reason: None,
+        died_at: None,
     }
 }
 
@@ -319,7 +353,7 @@ async fn in_hidden_leaf(
         return Ok(None);
     }
     let statement = format!(
-        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers, null::text as reason from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
+        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );
     let found = sqlx::query(AssertSqlSafe(statement))
         .bind(row.shard().as_smallint())

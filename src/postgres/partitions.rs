@@ -30,6 +30,7 @@ pub(super) const fn retire_lock(parent: Parent) -> Lock {
         Parent::ExeclogBatch => 11,
         Parent::ExeclogPayload => 12,
         Parent::ExeclogCancelled => 13,
+        Parent::ExeclogRedriven => 14,
     };
     Lock(LOCK_CLASS, number)
 }
@@ -150,7 +151,7 @@ pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
 const fn storage_of(parent: Parent) -> &'static str {
     match parent {
         Parent::Task | Parent::ExeclogPayload => "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
-        Parent::ExeclogBatch | Parent::ExeclogCancelled => "",
+        Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven => "",
     }
 }
 
@@ -170,6 +171,7 @@ impl Bounds {
             Parent::Task => Self { column: "id", from: id(from), to: id(to) },
             Parent::ExeclogBatch | Parent::ExeclogPayload => Self { column: "batch", from: id(from), to: id(to) },
             Parent::ExeclogCancelled => Self { column: "cancelled_at", from: time(from), to: time(to) },
+            Parent::ExeclogRedriven => Self { column: "redriven_at", from: time(from), to: time(to) },
         }
     }
 

@@ -16,6 +16,7 @@ use harness::fuzz;
 use punctual::api::draft::DraftReader;
 use punctual::api::times;
 use punctual::client::answer::Answer;
+use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
 use punctual::domain::{BatchId, Headers, NodeId, TaskId, TaskName, Timestamp, TopicName, headers};
 use punctual::etcd::Member;
@@ -174,7 +175,18 @@ fn settings_are_understood_or_refused_with_a_problem() {
     });
 }
 
-/// The status in the first two bytes, then what a server has sent that need not be a node.
+#[test]
+fn a_line_of_a_file_of_tasks_is_a_task_with_a_name_or_refused() {
+    fuzz("line", |input| {
+        for naming in [Naming::new("run", None), Naming::new("run", Some("orders"))] {
+            let Ok(Some(line)) = naming.line_of(1, input) else { continue };
+            let members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line.json).unwrap();
+            assert!(members.contains_key("name"), "without a name it cannot be sent again: {}", line.json);
+        }
+    });
+}
+
+/// The status in the first three bytes, then what a server has sent that need not be a node.
 #[test]
 fn what_a_client_is_answered_is_understood_or_explained() {
     fuzz("answer", |input| {

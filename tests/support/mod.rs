@@ -4,6 +4,7 @@
 pub mod api;
 pub mod cluster;
 pub mod consumer;
+pub mod cutter;
 pub mod database;
 pub mod ledger;
 pub mod node;
@@ -15,6 +16,7 @@ pub mod wait;
 pub use api::{Answer, Api};
 pub use cluster::{Cluster, Wishes};
 pub use consumer::{Consumer, Record};
+pub use cutter::Cutter;
 pub use database::Database;
 pub use ledger::{Ledger, NONE};
 pub use node::Node;

@@ -15,4 +15,5 @@ mod support;
 
 mod footprint;
 mod lateness;
+mod lists;
 mod take_over;

@@ -184,3 +184,87 @@ async fn requests_are_counted_by_route_method_and_status() {
         assert!(text.contains(line), "{line} in\n{text}");
     }
 }
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page_and_its_cursor_is_good_for_its_filters_alone() {
+    let api = api();
+    let mut ids = Vec::new();
+    for (topic, delay) in [("a", "3h"), ("a", "1h"), ("b", "2h"), ("a", "2h"), ("published", "1h")] {
+        let task =
+            submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1,"key":"k","headers":{{"h":"1"}}}}"#))
+                .await;
+        ids.push(task["id"].clone());
+    }
+    let first = json_of(api.answer(bare("GET", "/v1/tasks?topic=a&limit=2")).await).await;
+    assert_eq!((&first["tasks"][0]["id"], &first["tasks"][1]["id"]), (&ids[1], &ids[3]));
+    let task = &first["tasks"][0];
+    assert_eq!((&task["key"], &task["state"]), (&"k".into(), &"scheduled".into()));
+    assert!(["payload", "headers", "tombstone"].iter().all(|field| task.get(field).is_none()), "a list shows no payload: {task}");
+    let cursor = first["cursor"].as_str().unwrap();
+    let second = json_of(api.answer(bare("GET", &format!("/v1/tasks?topic=a&limit=2&cursor={cursor}"))).await).await;
+    assert_eq!((second["tasks"].as_array().unwrap().len(), &second["tasks"][0]["id"]), (1, &ids[0]));
+    assert_eq!(second["cursor"], Value::Null);
+    for others in ["topic=b", "limit=2", "topic=a&due_to=2030-01-01T00:00:00Z"] {
+        let response = api.answer(bare("GET", &format!("/v1/tasks?{others}&cursor={cursor}"))).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{others}");
+    }
+    assert_eq!(api.answer(bare("GET", &format!("/v1/dead?topic=a&cursor={cursor}"))).await.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn counts_say_whether_they_are_exact() {
+    let api = api();
+    for (topic, delay) in [("a", "30s"), ("a", "90s"), ("b", "2h")] {
+        submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1}}"#)).await;
+    }
+    let counts = json_of(api.answer(bare("GET", "/v1/tasks/counts")).await).await;
+    assert_eq!(counts["pending"], serde_json::json!({"count": 3, "exact": true}));
+    assert_eq!(
+        counts["topics"],
+        serde_json::json!([{"topic": "a", "count": 2, "exact": true}, {"topic": "b", "count": 1, "exact": true}])
+    );
+    let minutes = counts["minutes"].as_array().unwrap();
+    assert_eq!(
+        (minutes.len(), &minutes[0]),
+        (60, &serde_json::json!({"from": "2026-01-01T00:00:00.000Z", "count": 1, "exact": true}))
+    );
+    assert_eq!((&minutes[1]["count"], &counts["more_topics"]), (&1.into(), &false.into()));
+    assert_eq!(json_of(api.answer(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"], Value::from(1));
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_listed_redriven_and_dropped() {
+    let api = api();
+    let first = submit(&api, r#"{"topic":"dead","delay":0,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
+    let second = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
+    let listed = json_of(api.answer(bare("GET", "/v1/dead")).await).await;
+    assert_eq!((&listed["dead"][0]["id"], &listed["dead"][1]["id"]), (&first.clone().into(), &second.clone().into()));
+    assert_eq!(
+        (&listed["dead"][0]["reason"], &listed["dead"][0]["died_at"]),
+        (&"tried".into(), &"2026-01-01T00:00:00.000Z".into())
+    );
+    let redriven = json_of(api.answer(bare("POST", &format!("/v1/dead/{first}/redrive"))).await).await;
+    assert_eq!((&redriven["task"]["state"], &redriven["task"]["attempt"]), (&"scheduled".into(), &2.into()));
+    assert_eq!(redriven["task"].get("died_at"), None);
+    let dry = post("/v1/dead/redrive", r#"{"topic":"dead","dry_run":true}"#);
+    assert_eq!(json_of(api.answer(dry).await).await, serde_json::json!({"redriven": 1, "more": false, "dry_run": true}));
+    let dropped = json_of(api.answer(bare("DELETE", &format!("/v1/dead/{second}"))).await).await;
+    assert_eq!((&dropped["task"]["state"], &dropped["task"]["id"]), (&"dead".into(), &second.clone().into()));
+    assert_eq!(api.answer(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(json_of(api.answer(bare("GET", "/v1/dead")).await).await, serde_json::json!({"dead": [], "cursor": null}));
+}
+
+#[tokio::test]
+async fn many_tasks_are_cancelled_by_topic_and_due_time() {
+    let api = api();
+    for (topic, delay) in [("a", "1h"), ("a", "2h"), ("a", "3h"), ("b", "2h")] {
+        submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1}}"#)).await;
+    }
+    let body = |dry_run: bool| {
+        format!(r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z","dry_run":{dry_run}}}"#)
+    };
+    for (dry_run, cancelled) in [(true, 2), (false, 2), (false, 0)] {
+        let answer = json_of(api.answer(post("/v1/tasks/cancel", body(dry_run))).await).await;
+        assert_eq!(answer, serde_json::json!({"cancelled": cancelled, "more": false, "dry_run": dry_run}));
+    }
+}

@@ -223,7 +223,31 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
         ("GET", "/v1", None, (404, "not-found", NO_FIELD)),
         ("GET", "/v2/tasks", None, (404, "not-found", NO_FIELD)),
         ("POST", "/v1/tasks/", json, (404, "not-found", NO_FIELD)),
-        ("GET", "/v1/tasks", None, (405, "method-not-allowed", NO_FIELD)),
+        ("DELETE", "/v1/tasks", None, (405, "method-not-allowed", NO_FIELD)),
+        ("GET", "/v1/tasks?dry_run=true", None, (400, "unknown-field", "dry_run")),
+        ("GET", "/v1/tasks?topic=a&topic=a", None, (400, "duplicate-field", "topic")),
+        ("GET", "/v1/tasks?topic=a%20b", None, (400, "invalid-value", "topic")),
+        ("GET", "/v1/tasks?limit=0", None, (400, "invalid-value", "limit")),
+        ("GET", "/v1/tasks?limit=1001", None, (400, "invalid-value", "limit")),
+        ("GET", "/v1/tasks?due_from=soon", None, (400, "invalid-value", "due_from")),
+        ("GET", "/v1/tasks?due_to=2030-01-01T00:00:00", None, (400, "invalid-value", "due_to")),
+        ("GET", "/v1/tasks?cursor=AAAA", None, (400, "invalid-value", "cursor")),
+        ("GET", "/v1/tasks?topic=away", None, (503, "unavailable", NO_FIELD)),
+        ("GET", "/v1/tasks/counts?due_to=1", None, (400, "unknown-field", "due_to")),
+        ("GET", "/v1/tasks/counts?topic=away", None, (503, "unavailable", NO_FIELD)),
+        ("POST", "/v1/tasks/cancel", None, (415, "unsupported-media-type", "content-type")),
+        ("POST", "/v1/tasks/cancel?dry_run=true", json, (400, "unknown-field", "dry_run")),
+        ("GET", "/v1/tasks/cancel", None, (405, "method-not-allowed", NO_FIELD)),
+        ("GET", "/v1/dead?due_to=1", None, (400, "unknown-field", "due_to")),
+        ("GET", "/v1/dead?cursor=", None, (400, "invalid-value", "cursor")),
+        ("GET", "/v1/dead/17", None, (405, "method-not-allowed", NO_FIELD)),
+        ("DELETE", "/v1/dead/17", None, (404, "task-not-found", "id")),
+        ("DELETE", &format!("/v1/dead/{ID}"), None, (404, "task-not-found", "id")),
+        ("DELETE", &format!("/v1/dead/{ID}?dry_run=true"), None, (400, "unknown-field", "dry_run")),
+        ("POST", "/v1/dead/17/redrive", None, (404, "task-not-found", "id")),
+        ("POST", &format!("/v1/dead/{ID}/redrive"), None, (404, "task-not-found", "id")),
+        ("POST", &format!("/v1/dead/{ID}/redrive?dry_run=true"), None, (400, "unknown-field", "dry_run")),
+        ("POST", "/v1/dead/redrive?dry_run=true", json, (400, "unknown-field", "dry_run")),
         ("PUT", "/v1/tasks", json, (405, "method-not-allowed", NO_FIELD)),
         ("GET", "/v1/tasks/batch", None, (405, "method-not-allowed", NO_FIELD)),
         ("PATCH", &id_path, json, (405, "method-not-allowed", NO_FIELD)),
@@ -283,10 +307,37 @@ async fn wrong_replacements_are_refused_with_the_field() {
     }
 }
 
+/// What is wrong with a call for many tasks, and what it gets.
+const BULKS: &[(&str, u16, &str, &str)] = &[
+    ("[]", 400, "invalid-value", NO_FIELD),
+    ("{", 400, "malformed-json", NO_FIELD),
+    ("{}", 400, "missing-field", "topic"),
+    (r#"{"topic":"a b"}"#, 400, "invalid-value", "topic"),
+    (r#"{"topic":null}"#, 400, "invalid-value", "topic"),
+    (r#"{"topic":"t","topic":"t"}"#, 400, "duplicate-field", "topic"),
+    (r#"{"topic":"t","name":"n"}"#, 400, "unknown-field", "name"),
+    (r#"{"topic":"t","dry_run":"yes"}"#, 400, "invalid-value", "dry_run"),
+    (r#"{"topic":"t","dry_run":null}"#, 400, "invalid-value", "dry_run"),
+    (r#"{"topic":"t","due_from":"soon"}"#, 400, "invalid-value", "due_from"),
+    (r#"{"topic":"t","due_to":1893456000}"#, 400, "invalid-value", "due_to"),
+    (r#"{"topic":"away"}"#, 503, "unavailable", NO_FIELD),
+    (r#"{"topic":"lost"}"#, 503, "outcome-unknown", NO_FIELD),
+];
+
+#[tokio::test]
+async fn wrong_calls_for_many_tasks_are_refused_with_the_field() {
+    let api = api();
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+        for (body, status, kind, field) in BULKS {
+            check_response(api.answer(post(path, *body)).await, (*status, kind, field), body).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_wrong_method_is_told_the_right_ones() {
     let api = api();
-    for (path, allow) in [("/v1/tasks", "POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
+    for (path, allow) in [("/v1/tasks", "GET,HEAD,POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
         let response = api.answer(bare("PUT", path)).await;
         assert_eq!(header_of(&response, "allow"), Some(allow), "{path}");
     }

@@ -8,7 +8,7 @@
 //! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
-//! | `published`, `claimed` | published, or claimed, at once |
+//! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
 //! | others | stored |
 
 use std::collections::HashMap;
@@ -16,9 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Accepted, Cancelled, ClusterView, Draft, Due, Missing, NodeView, Placed, Refusal, Trouble};
+use super::{
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, Placed, Refusal,
+    Trouble,
+};
 use crate::domain::{
-    Kept, NewTask, NodeId, Receipt, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+    Cursor, Kept, NewTask, NodeId, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
+    TopicName, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -145,6 +149,97 @@ impl Model {
         Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
     }
 
+    /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a submit gets there.
+    fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Trouble> {
+        let reason = "tried".to_owned();
+        match selection.topic.as_ref().map(TopicName::as_str) {
+            Some("away") => return Err(Trouble::Unavailable { reason }),
+            Some("lost") => return Err(Trouble::Unknown { reason }),
+            _ => {}
+        }
+        let ids = selection.ids();
+        let is_meant = |task: &&TaskView| {
+            task.state == state
+                && ids.contains(task.id.uuid())
+                && selection.topic.as_ref().is_none_or(|topic| *topic == task.topic)
+        };
+        let mut tasks: Vec<TaskView> = lock(&self.tasks).iter().filter(is_meant).cloned().collect();
+        tasks.sort_by_key(|task| task.id);
+        Ok(tasks)
+    }
+
+    fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize, state: TaskState) -> Result<Page, Trouble> {
+        let mut tasks = self.selected(selection, state)?;
+        tasks.retain(|task| from.is_none_or(|from| task.id.uuid() > from.after));
+        let has_more = tasks.len() > limit;
+        tasks.truncate(limit);
+        let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
+        Ok(Page { tasks, next })
+    }
+
+    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        self.page(selection, from, limit, TaskState::Scheduled)
+    }
+
+    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        self.page(selection, from, limit, TaskState::Dead)
+    }
+
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        let selection = Selection { topic: topic.cloned(), ..Selection::default() };
+        let tasks = self.selected(&selection, TaskState::Scheduled)?;
+        let figure = |count: usize| Figure { task_count: u64::try_from(count).unwrap_or(u64::MAX), is_exact: true };
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let mut topics: Vec<TopicName> = tasks.iter().map(|task| task.topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        let of_topic = |topic: &TopicName| tasks.iter().filter(|task| task.topic == *topic).count();
+        let minute = |number: u32| {
+            let from = now.plus(Duration::from_secs(60) * number);
+            let is_due = |task: &&TaskView| (from..from.plus(Duration::from_secs(60))).contains(&task.id.due_at());
+            (from, figure(tasks.iter().filter(is_due).count()))
+        };
+        Ok(Counts {
+            as_of: now,
+            pending: figure(tasks.len()),
+            topics: topics.iter().map(|topic| (topic.clone(), figure(of_topic(topic)))).collect(),
+            has_more_topics: false,
+            minutes: (0..60).map(minute).collect(),
+        })
+    }
+
+    fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Trouble> {
+        let tasks = self.selected(&bulk.selection(), from)?;
+        for task in tasks.iter().filter(|_task| !bulk.is_dry_run) {
+            self.set_state(task.id, to);
+        }
+        Ok(BulkDone { task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+    }
+
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
+    }
+
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        self.all(bulk, TaskState::Dead, TaskState::Scheduled)
+    }
+
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let task = tasks.iter_mut().find(|task| task.id == id && task.state == TaskState::Dead);
+        Ok(task.map(|task| {
+            (task.state, task.reason, task.died_at) = (TaskState::Scheduled, None, None);
+            task.attempt += 1;
+            task.clone()
+        }))
+    }
+
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let index = tasks.iter().position(|task| task.id == id && task.state == TaskState::Dead);
+        Ok(index.map(|index| tasks.remove(index)))
+    }
+
     pub fn cluster(&self) -> ClusterView {
         let now = Timestamp::from_millis(NOW_MILLIS);
         let node = NodeView {
@@ -185,6 +280,7 @@ fn view_of(task: NewTask) -> TaskView {
     let state = match task.record.topic.as_str() {
         "published" => TaskState::Published,
         "claimed" => TaskState::Claimed,
+        "dead" => TaskState::Dead,
         _ => TaskState::Scheduled,
     };
     let kept = Kept {
@@ -200,7 +296,8 @@ fn view_of(task: NewTask) -> TaskView {
         attempt: 1,
         receipt: (state == TaskState::Published).then_some(receipt),
         kept: Some(kept),
-        reason: None,
+        reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
+        died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::{NodeId, Record, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, Verdict};
+use crate::domain::{
+    Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+};
 
 /// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,6 +94,64 @@ pub enum Trouble {
         reason: String,
     },
     Draining,
+}
+
+/// Some of a list, in its order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// Without payloads and headers.
+    pub tasks: Vec<TaskView>,
+    /// Where to go on; `None` when the list is at its end. A page may be short, or empty, and not be the last.
+    pub next: Option<Cursor>,
+}
+
+/// How many tasks are pending. With a topic, all of it is of that topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counts {
+    pub as_of: Timestamp,
+    pub pending: Figure,
+    /// The topics with most tasks first.
+    pub topics: Vec<(TopicName, Figure)>,
+    /// True when there are, or may be, topics with pending tasks beyond those.
+    pub has_more_topics: bool,
+    /// The 60 minutes from the current one on, by their starts. Of the current one, what is still to come.
+    pub minutes: Vec<(Timestamp, Figure)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Figure {
+    pub task_count: u64,
+    /// Counted, not estimated.
+    pub is_exact: bool,
+}
+
+/// Many tasks at once: of one topic, due in a range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bulk {
+    pub topic: TopicName,
+    pub due_from: Option<Timestamp>,
+    pub due_to: Option<Timestamp>,
+    /// Only say what would be done.
+    pub is_dry_run: bool,
+}
+
+impl Bulk {
+    /// A call does this many tasks at most.
+    pub const TASKS_MAX: u64 = 10_000;
+
+    pub fn selection(&self) -> Selection {
+        Selection { topic: Some(self.topic.clone()), due_from: self.due_from, due_to: self.due_to }
+    }
+}
+
+/// What was done to many tasks at once, or would be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BulkDone {
+    pub task_count: u64,
+    /// True when others are left, or may be: then the call is to be repeated.
+    pub has_more: bool,
+    /// The call ended early: all that is due before was looked at, and a repeated call may begin there.
+    pub searched_to: Option<Timestamp>,
 }
 
 /// The cluster as this node sees it.

@@ -1,0 +1,143 @@
+//! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters put back or dropped.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode, Uri};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::fields::{members, string};
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::refusal::of_trouble;
+use super::shared::{Deadline, Shared};
+use super::task_json::TaskJson;
+use super::tasks::{IdInPath, id_of};
+use super::times::{self, Rfc3339};
+use super::values::kind_of;
+use super::{body, query, respond};
+use crate::domain::{TaskView, Timestamp, TopicName};
+use crate::node::service::{Bulk, BulkDone, Trouble};
+
+const FIELDS: [&str; 4] = ["topic", "due_from", "due_to", "dry_run"];
+
+/// Reads which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
+fn bulk_of(text: &str) -> Result<Bulk, Problem> {
+    let [topic, due_from, due_to, dry_run] = members(text, &FIELDS)?;
+    let Some(topic) = topic else {
+        return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
+    };
+    let topic = TopicName::new(&string(topic, "topic")?).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let time = |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
+        value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
+    };
+    let is_dry_run = match dry_run.map(RawValue::get) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let detail = format!("this is {}, and true or false would be right", kind_of(other));
+            return Err(Problem::invalid("dry_run", detail));
+        }
+    };
+    Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run })
+}
+
+async fn read_bulk(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<Bulk, Problem> {
+    query::refuse(request.uri())?;
+    let (bytes, _share) = body::read(shared, request, deadline).await?;
+    bulk_of(body::text_of(&bytes)?)
+}
+
+#[derive(Serialize)]
+struct CancelledJson {
+    cancelled: u64,
+    more: bool,
+    dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    searched_to: Option<Rfc3339>,
+}
+
+/// `POST /v1/tasks/cancel`
+pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    let bulk = read_bulk(&shared, request, deadline).await?;
+    let answer = deadline.hold(shared.service.cancel_all(&bulk)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::bulk_unknown("cancelled", "the deadline of the request has passed")
+    })?;
+    let done = answer.map_err(|trouble| of_bulk_trouble("cancelled", trouble))?;
+    let BulkDone { task_count, has_more, searched_to } = done;
+    let searched_to = searched_to.map(Rfc3339);
+    let answer = CancelledJson { cancelled: task_count, more: has_more, dry_run: bulk.is_dry_run, searched_to };
+    Ok(respond::json(StatusCode::OK, &answer))
+}
+
+#[derive(Serialize)]
+struct RedrivenJson {
+    redriven: u64,
+    more: bool,
+    dry_run: bool,
+}
+
+/// `POST /v1/dead/redrive`
+pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    let bulk = read_bulk(&shared, request, deadline).await?;
+    let answer = deadline.hold(shared.service.redrive_all(&bulk)).await.map_err(|_elapsed| {
+        shared.metrics.rejected("request_deadline");
+        Problem::bulk_unknown("redriven", "the deadline of the request has passed")
+    })?;
+    let done = answer.map_err(|trouble| of_bulk_trouble("redriven", trouble))?;
+    let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
+    Ok(respond::json(StatusCode::OK, &answer))
+}
+
+fn of_bulk_trouble(done: &'static str, trouble: Trouble) -> Problem {
+    match trouble {
+        Trouble::Unknown { reason } => Problem::bulk_unknown(done, &reason),
+        other => of_trouble(other),
+    }
+}
+
+#[derive(Serialize)]
+struct OneJson<'a> {
+    task: TaskJson<'a>,
+}
+
+/// The answer to a change of one dead letter.
+fn answer_of(done: &'static str, answer: Result<Option<TaskView>, Trouble>) -> Result<Response, Problem> {
+    let task = answer.map_err(|trouble| match trouble {
+        Trouble::Unknown { reason } => Problem::dead_unknown(done, &reason),
+        other => of_trouble(other),
+    })?;
+    match task {
+        Some(view) => Ok(respond::json(StatusCode::OK, &OneJson { task: TaskJson::of_view(&view) })),
+        None => Err(Problem::dead_not_found()),
+    }
+}
+
+fn not_in_time(shared: &Shared, done: &'static str) -> Problem {
+    shared.metrics.rejected("request_deadline");
+    Problem::dead_unknown(done, "the deadline of the request has passed")
+}
+
+/// `POST /v1/dead/{id}/redrive`
+pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    let answer = deadline.hold(shared.service.redrive(id)).await.map_err(|_elapsed| not_in_time(&shared, "redriven"))?;
+    answer_of("redriven", answer)
+}
+
+/// `DELETE /v1/dead/{id}`
+pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    let answer = deadline.hold(shared.service.drop_dead(id)).await.map_err(|_elapsed| not_in_time(&shared, "dropped"))?;
+    answer_of("dropped", answer)
+}

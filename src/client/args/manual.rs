@@ -1,0 +1,67 @@
+//! What `--help` says after the flags: examples and exit codes.
+
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: the message says what would be right
+  2  wrong usage
+  3  nothing was done: the node cannot be reached, is busy, or lacks a server; try again
+  4  no such task
+  5  too late to cancel or to replace
+  6  unknown: it may have been done; the message says whether it is safe to repeat";
+
+pub const SUBMIT_EXIT_CODES: &str = "\
+Exit codes:
+  0    done; of lines: each is stored, by this run or by an earlier one
+  1    refused: the message says what would be right; of lines: some were refused, all others are stored
+  2    wrong usage
+  3    nothing was done: the node cannot be reached, is busy, or lacks a server; of lines: some were not submitted
+  5    --replace: too late, the task of this name is on its way
+  6    unknown: it may have been done; the message says whether it is safe to repeat; of lines: so it is
+  130  interrupted; of lines: the message says how to go on";
+
+pub const SUBMIT_EXAMPLES: &str = r#"Examples:
+  punctual submit --topic orders --delay 30m --payload '{"order": 17}' --key 17
+  punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 --payload-text hello --name order-17
+  punctual submit --topic orders --name order-17 --delay 2h --payload-text later --replace
+  punctual submit --topic orders --delay 1d --tombstone --key 17
+
+  Many at once: a file with one task a line, as POST /v1/tasks takes it.
+  {"topic":"orders","delay":"30m","payload":{"order":17}}
+  {"topic":"orders","due_at":"2030-01-31T09:30:00Z","payload_text":"hello","name":"order-18"}
+
+  punctual submit tasks.jsonl
+  punctual submit tasks.jsonl --run-id import-2030-01    # again: what is stored is known by its name
+  generate | punctual submit - --topic orders --json > results.jsonl"#;
+
+pub const SHOW_EXAMPLES: &str = "\
+Examples:
+  punctual show 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual show --topic orders --name order-17
+  punctual show --topic orders --name order-17 --json | jq -r .receipt.offset";
+
+pub const CANCEL_EXAMPLES: &str = "\
+Examples:
+  punctual cancel 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual cancel --topic orders --name order-17
+  punctual cancel --topic orders --due-from 2030-01-31T00:00:00Z --due-to 2030-02-01T00:00:00Z --dry-run
+  punctual cancel --topic orders --yes";
+
+pub const LIST_EXAMPLES: &str = "\
+Examples:
+  punctual list --topic orders
+  punctual list --due-to 2030-01-31T09:30:00Z --limit 1000
+  punctual list --topic orders --all --json | jq -r .id
+  punctual list --counts";
+
+pub const DEAD_EXAMPLES: &str = "\
+Examples:
+  punctual dead list --topic orders
+  punctual dead redrive 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual dead redrive --topic orders --dry-run
+  punctual dead delete 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
+
+/// Examples, and the exit codes.
+pub fn with_codes(examples: &str) -> String {
+    format!("{examples}\n\n{EXIT_CODES}")
+}

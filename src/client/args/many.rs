@@ -1,0 +1,107 @@
+//! The command lines of what lists, or acts on many.
+
+use clap::{Args, Subcommand};
+
+use super::Node;
+use super::manual::{self, EXIT_CODES, with_codes};
+use crate::domain::TaskId;
+
+/// A range of due times.
+#[derive(Args, Clone, Debug)]
+pub struct Range {
+    /// Due at this moment or later: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or milliseconds since the epoch.
+    #[arg(long, value_name = "TIME")]
+    pub due_from: Option<String>,
+    /// Due before this moment.
+    #[arg(long, value_name = "TIME")]
+    pub due_to: Option<String>,
+}
+
+/// How much of a list.
+#[derive(Args, Clone, Debug)]
+pub struct Part {
+    /// How many are shown at most, over as many requests as it takes.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+    /// Shows all of them.
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Goes on where a list ended: the cursor that it has printed.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::LIST_EXAMPLES))]
+pub struct List {
+    /// Only tasks of this topic.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    #[command(flatten)]
+    pub range: Range,
+    #[command(flatten)]
+    pub part: Part,
+    /// Says how many tasks are pending instead: in all, by topic, and by minute of the coming hour; and what of it is an estimate.
+    #[arg(long, conflicts_with_all = ["due_from", "due_to", "limit", "all", "cursor"])]
+    pub counts: bool,
+    #[command(flatten)]
+    pub node: Node,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Dead {
+    #[command(subcommand)]
+    pub command: DeadCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum DeadCommand {
+    /// Lists dead letters: tasks that were given up on, each with the reason.
+    List(DeadList),
+    /// Puts dead letters back: each becomes a task again and is published as soon as may be.
+    ///
+    /// One by its id, or all of a topic (and of a range of due times).
+    Redrive(DeadRedrive),
+    /// Deletes a dead letter for good.
+    Delete(DeadDelete),
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES))]
+pub struct DeadList {
+    /// Only dead letters of this topic.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    #[command(flatten)]
+    pub part: Part,
+    #[command(flatten)]
+    pub node: Node,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES))]
+pub struct DeadRedrive {
+    /// The task's id.
+    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run"])]
+    pub id: Option<TaskId>,
+    /// All dead letters of this topic.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    #[command(flatten)]
+    pub range: Range,
+    /// Says how many it would be, and puts none back.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub node: Node,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES))]
+pub struct DeadDelete {
+    /// The task's id.
+    #[arg(value_name = "ID")]
+    pub id: TaskId,
+    #[command(flatten)]
+    pub node: Node,
+}

@@ -1,0 +1,120 @@
+//! What acts on many tasks, call by call until none is left: bulk cancel and bulk redrive.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::answer::{Ending, Exit};
+use super::args;
+use super::caller::{Call, Caller, Repeating};
+use super::draft::NumberOrText;
+use super::figures::{counted, grouped};
+use super::pages::Answered;
+
+/// How long a call after the first is made again.
+const RETRY_FOR: Duration = Duration::from_secs(60);
+
+/// What to act on, and how it is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk<'a> {
+    pub path: &'a [&'a str],
+    pub topic: &'a str,
+    pub range: &'a args::Range,
+    pub is_dry_run: bool,
+    pub is_json: bool,
+    /// One of what it acts on.
+    pub what: &'static str,
+    /// What is done to them; also the member of the answer that counts them.
+    pub done: &'static str,
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    topic: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_from: Option<NumberOrText<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_to: Option<NumberOrText<'a>>,
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+struct Progress {
+    #[serde(alias = "cancelled", alias = "redriven")]
+    count: u64,
+    more: bool,
+    /// The call ended early: what is due before this moment was looked at.
+    searched_to: Option<String>,
+}
+
+impl Bulk<'_> {
+    /// Acts until none is left. Answers with what to print.
+    pub async fn run(&self, caller: &Caller) -> Result<String, Answered> {
+        let mut from = self.range.due_from.clone();
+        let mut total = 0_u64;
+        let mut is_first = true;
+        loop {
+            let call = self.call(caller, from.as_deref())?;
+            let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
+            let asked = caller.ask_for(&call, retry_for, Repeating::IsSafe).await;
+            let answer = asked.map_err(|ending| self.broken_off(ending, total))?;
+            if let Some(problem) = answer.problem() {
+                return Err(if is_first { Answered::Problem(answer) } else { self.broken_off(problem.ending(), total).into() });
+            }
+            is_first = false;
+            let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total))?;
+            total = total.saturating_add(progress.count);
+            self.show(total);
+            let has_moved = progress.searched_to.is_some() && progress.searched_to != from;
+            // Of a dry run the next call would count the same ones again, unless it begins elsewhere.
+            if !progress.more || (self.is_dry_run && !has_moved) {
+                return Ok(self.summary(total, progress.more));
+            }
+            if progress.count == 0 && !has_moved {
+                let text = format!("the node says that there are more, and has {} none of them", self.done);
+                return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total).into());
+            }
+            from = progress.searched_to.or(from);
+        }
+    }
+
+    fn call(&self, caller: &Caller, due_from: Option<&str>) -> Result<Call, Ending> {
+        let request = Request {
+            topic: self.topic,
+            due_from: due_from.map(NumberOrText),
+            due_to: self.range.due_to.as_deref().map(NumberOrText),
+            dry_run: self.is_dry_run,
+        };
+        let body = serde_json::to_vec(&request).map_err(|error| Ending::usage(format!("put the request into JSON: {error}")))?;
+        caller.post(self.path, body)
+    }
+
+    /// An end before the end says what was done by then.
+    fn broken_off(&self, mut ending: Ending, total: u64) -> Ending {
+        let before =
+            if total == 0 { String::new() } else { format!("{} {} before that; ", counted(total, self.what), self.done) };
+        ending.text = format!("{}\n{before}repeat the command, it is safe", ending.text);
+        ending
+    }
+
+    fn show(&self, total: u64) {
+        if !self.is_json && !self.is_dry_run && io::stderr().is_terminal() {
+            // Where stderr is closed there is nobody to show it to.
+            write!(io::stderr(), "\r\x1b[2K{} {} so far\r", grouped(total), self.done).ok();
+        }
+    }
+
+    fn summary(&self, total: u64, has_more: bool) -> String {
+        if self.is_json {
+            return json!({ self.done: total, "more": has_more, "dry_run": self.is_dry_run }).to_string();
+        }
+        let count = counted(total, self.what);
+        match (self.is_dry_run, has_more) {
+            (false, _) => format!("{count} {}", self.done),
+            (true, false) => format!("{count} would be {}; nothing was done", self.done),
+            (true, true) => format!("{count} and more would be {}; nothing was done", self.done),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Calls to a node.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, Url};
+
+use super::answer::{Answer, Ending, Exit};
+use super::args;
+use super::retry::Patience;
+use crate::clock;
+
+/// A node on the same network answers a connect in milliseconds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Something to ask of a node. Cheap to clone: a body is shared.
+#[derive(Clone, Debug)]
+pub struct Call {
+    method: Method,
+    url: Url,
+}
+
+#[derive(Clone, Debug)]
+enum Method {
+    Get,
+    Delete,
+    /// With a body of JSON.
+    Post(Bytes),
+    Put(Bytes),
+}
+
+/// What a repetition of a call may do, when the first one got no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repeating {
+    /// Nothing that the first one has not done.
+    IsSafe,
+    /// Perhaps the same once more: only what certainly was not done is asked for again.
+    MayDouble,
+}
+
+/// Asks one node, over connections that are kept.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    http: Client,
+    base: Url,
+    /// The base as it was given, for messages.
+    given: String,
+    /// Seconds.
+    timeout: u64,
+}
+
+impl Caller {
+    /// # Errors
+    /// Wrong usage, when the URL is none.
+    pub fn new(node: &args::Node) -> Result<Self, Ending> {
+        let given = node.url.trim_end_matches('/').to_owned();
+        let base = Url::parse(&given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let base = base.ok_or_else(|| {
+            Ending::usage(format!("`{given}` is no URL of a node; write it like http://127.0.0.1:7070 (--url, PUNCTUAL_URL)"))
+        })?;
+        let http = Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(Duration::from_secs(node.timeout))
+            .redirect(Policy::none())
+            // A proxy that is set for the web would take calls to this machine as well.
+            .no_proxy()
+            .tcp_nodelay(true)
+            .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error))))?;
+        Ok(Self { http, base, given, timeout: node.timeout })
+    }
+
+    pub fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Call, Ending> {
+        let mut url = self.url(path)?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(Call { method: Method::Get, url })
+    }
+
+    pub fn delete(&self, path: &[&str]) -> Result<Call, Ending> {
+        Ok(Call { method: Method::Delete, url: self.url(path)? })
+    }
+
+    pub fn post(&self, path: &[&str], body: impl Into<Bytes>) -> Result<Call, Ending> {
+        Ok(Call { method: Method::Post(body.into()), url: self.url(path)? })
+    }
+
+    pub fn put(&self, path: &[&str], body: impl Into<Bytes>) -> Result<Call, Ending> {
+        Ok(Call { method: Method::Put(body.into()), url: self.url(path)? })
+    }
+
+    /// Each segment is percent-encoded whole, slashes included.
+    fn url(&self, path: &[&str]) -> Result<Url, Ending> {
+        if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
+            return Err(Ending::usage(format!("`{dots}` cannot stand in a URL: it means a folder there; use the task's id")));
+        }
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        Ok(url)
+    }
+
+    /// Asks once. An `Ending` is what there is to say when no answer came.
+    pub async fn ask(&self, call: &Call) -> Result<Answer, Ending> {
+        let url = call.url.clone();
+        let request = match &call.method {
+            Method::Get => self.http.get(url),
+            Method::Delete => self.http.delete(url),
+            Method::Post(body) => self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
+            Method::Put(body) => self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
+        };
+        let failed = |error: reqwest::Error| self.ending_of(&error);
+        let response = request.header(ACCEPT, "application/json, application/problem+json").send().await.map_err(failed)?;
+        let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
+        let text = response.text().await.map_err(failed)?;
+        Ok(Answer { status, retry_after, text })
+    }
+
+    /// Asks again, with growing pauses, while the node is away or busy, for up to `limit`; then the last failure is the answer.
+    pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Answer, Ending> {
+        let mut patience = Patience::new(limit);
+        let mut was_unknown = false;
+        loop {
+            let asked = self.ask(call).await;
+            let (exit, wait) = match &asked {
+                Ok(answer) => (answer.problem().map(|problem| problem.exit()), answer.retry_after),
+                Err(ending) => (Some(ending.exit), None),
+            };
+            was_unknown |= exit == Some(Exit::Unknown);
+            let may_repeat = match exit {
+                Some(Exit::NothingDone) => true,
+                Some(Exit::Unknown) => repeating == Repeating::IsSafe,
+                _ => return asked,
+            };
+            match patience.pause(clock::monotonic(), wait, rand::random()) {
+                Some(pause) if may_repeat => clock::sleep(pause).await,
+                // What an earlier attempt may have done is not undone by a later one that certainly did nothing.
+                _ if was_unknown => return asked.map_err(|ending| Ending { exit: Exit::Unknown, ..ending }),
+                _ => return asked,
+            }
+        }
+    }
+
+    fn ending_of(&self, error: &reqwest::Error) -> Ending {
+        let base = &self.given;
+        if error.is_connect() {
+            let cause = causes(error);
+            let text =
+                format!("cannot reach {base}: {cause}\nnothing was done; is a node listening there? (--url, PUNCTUAL_URL)");
+            return Ending::new(Exit::NothingDone, text);
+        }
+        if error.is_timeout() {
+            return Ending::new(Exit::Unknown, format!("{base} did not answer within {} s (--timeout)", self.timeout));
+        }
+        Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}", causes(error)))
+    }
+}
+
+/// How long the node asks to be left alone. Dates are not read: nodes send seconds.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The innermost cause: what is around it only repeats the URL.
+fn causes(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    let mut source = error.source();
+    while let Some(cause) = source {
+        innermost = cause;
+        source = cause.source();
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,52 @@
+//! Figures as people read them.
+
+use std::time::Duration;
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1,234 tasks`, `1 task`.
+pub fn counted(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number))
+}
+
+/// A span of time, to the tenth of a second below a minute.
+pub fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..60 => format!("{}.{} s", seconds, span.subsec_millis() / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// How many a second; `None` before there is anything to say.
+pub fn rate(count: u64, span: Duration) -> Option<u64> {
+    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    (millis >= 100 && count > 0).then(|| count.saturating_mul(1000) / millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_grouped_and_have_units() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([counted(1, "task"), counted(2000, "task")], ["1 task", "2,000 tasks"]);
+        assert_eq!([4_130, 61_000, 7_260_000].map(|ms| span(Duration::from_millis(ms))), ["4.1 s", "1 min 1 s", "2 h 1 min"]);
+        assert_eq!(rate(500, Duration::from_secs(2)), Some(250));
+        assert_eq!(rate(500, Duration::from_millis(1)), None);
+    }
+}

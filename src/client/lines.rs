@@ -1,0 +1,360 @@
+//! Many tasks from lines of JSON: read as a stream, sent in batches, several at a time, and sent again until each line has an answer.
+//!
+//! Nothing is made twice, because every line has a name: its own, or the run's id and its number. What is held in memory is bounded by the chunks of the
+//! [`reader`] and the batches under way.
+
+mod delivery;
+mod judge;
+pub mod line;
+mod reader;
+mod screen;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use self::delivery::{Delivered, Delivery};
+use self::judge::{Outcome, Refused, Settled};
+use self::line::{Naming, WrongKind, WrongLine};
+use self::reader::{Chunk, Input, Reading};
+use self::screen::{Manner, Screen, Standing, TICK};
+use self::tally::Tally;
+use super::answer::{Ending, Exit};
+use super::args;
+use super::caller::Caller;
+use super::print;
+use crate::clock;
+use crate::domain::Monotonic;
+
+/// A batch of more bytes takes no further line; well below the default bound of a node on a body.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_CHUNKS_MAX: usize = 16;
+
+/// Submits the tasks of a file, or of standard input.
+pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
+    let is_json = args.node.json;
+    let (plan, input, caller) = match prepare(args, file) {
+        Ok(prepared) => prepared,
+        Err(ending) => return ending.report(is_json),
+    };
+    let screen = Screen::new(plan.manner);
+    if !(plan.manner.is_quiet && args.lines.run_id.is_some()) {
+        screen.note("run_id", &if is_json { plan.run_id.clone() } else { format!("run id {}", plan.run_id) });
+    }
+    let stopping = CancellationToken::new();
+    let delivery = Delivery { caller: &caller, retry_for: plan.retry_for, stopping: &stopping, screen: &screen };
+    let mut run = Run::new(&plan);
+    run.deliver_all(input, delivery).await;
+    screen.wipe();
+    run.report(file)
+}
+
+/// What was asked for.
+#[derive(Debug)]
+struct Plan {
+    run_id: String,
+    manner: Manner,
+    batch_lines_max: usize,
+    concurrency: usize,
+    retry_for: Duration,
+    bytes_total: Option<u64>,
+}
+
+fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), Ending> {
+    let lines = &args.lines;
+    let caller = Caller::new(&args.node)?;
+    let run_id = lines.run_id.clone().unwrap_or_else(|| format!("run-{:016x}", rand::random::<u64>()));
+    let (source, bytes_total) = open(file).map_err(|error| Ending::usage(format!("read {}: {error}", file.display())))?;
+    let reading = Reading {
+        naming: Naming::new(&run_id, args.topic.as_deref()),
+        from_line: lines.from_line,
+        // Several chunks make a batch, so that a full one need not wait for the last line of the input's buffer.
+        chunk_lines_max: lines.batch.div_ceil(4),
+    };
+    let input =
+        Input::start(source, reading).map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
+    let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
+    let retry_for = Duration::from_secs(args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES));
+    let plan = Plan { run_id, manner, batch_lines_max: lines.batch, concurrency: lines.concurrency, retry_for, bytes_total };
+    Ok((plan, input, caller))
+}
+
+/// The input, and its size if it is a file.
+fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
+    let is_stdin = path.as_os_str() == "-";
+    let file = if is_stdin { File::from(io::stdin().as_fd().try_clone_to_owned()?) } else { File::open(path)? };
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    let bytes_total = metadata.is_file().then_some(metadata.len());
+    Ok((Box::new(file), bytes_total))
+}
+
+/// A run under way.
+#[derive(Debug)]
+struct Run<'a> {
+    plan: &'a Plan,
+    tally: Tally,
+    /// Why the run ended before its input.
+    ending: Option<Ending>,
+    /// A chunk that had no place in the last batch.
+    left: Option<Chunk>,
+    started_at: Monotonic,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        Self { plan, tally: Tally::default(), ending: None, left: None, started_at: clock::monotonic() }
+    }
+
+    async fn deliver_all(&mut self, mut input: Input, delivery: Delivery<'_>) {
+        let mut under_way = FuturesUnordered::new();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut signals = Signals::take();
+        let mut has_more = true;
+        while has_more || !under_way.is_empty() {
+            tokio::select! {
+                biased;
+                interrupted = signals.next() => {
+                    let is_second = delivery.stopping.is_cancelled();
+                    self.interrupted(interrupted, &delivery);
+                    if is_second {
+                        return;
+                    }
+                }
+                Some((first, delivered)) = under_way.next() => self.take_in(first, delivered, &delivery),
+                _ = ticks.tick() => self.show(&input, delivery.screen),
+                () = delivery.stopping.cancelled(), if has_more => has_more = false,
+                batch = self.next_batch(&mut input), if has_more && under_way.len() < self.plan.concurrency => match batch {
+                    None => has_more = false,
+                    Some(Err(error)) => self.lost(&error),
+                    Some(Ok(batch)) => {
+                        self.report_wrong(&batch.wrong, delivery.screen);
+                        let refused = u64::try_from(batch.wrong.len()).unwrap_or(u64::MAX);
+                        self.tally.passed(refused, batch.last_number);
+                        if let Some(first) = batch.lines.first().map(|line| line.number) {
+                            self.tally.taken(first, batch.last_number);
+                            under_way.push(async move { (first, delivery.deliver(batch.lines).await) });
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// All that is there, as far as it fits into one batch; waits when nothing is. Cancelled while it waits, it has taken nothing.
+    async fn next_batch(&mut self, input: &mut Input) -> Option<io::Result<Chunk>> {
+        let mut batch = match self.left.take() {
+            Some(left) => left,
+            None => match input.chunks.recv().await? {
+                Ok(chunk) => chunk,
+                Err(error) => return Some(Err(error)),
+            },
+        };
+        // Bounded in chunks as well: some hold nothing but empty lines, and an endless input of those must not hold the loop up.
+        for _ in 0..BATCH_CHUNKS_MAX {
+            match input.chunks.try_recv() {
+                Ok(Ok(next))
+                    if batch.line_count() + next.line_count() <= self.plan.batch_lines_max
+                        && batch.bytes + next.bytes <= BATCH_BYTES_MAX =>
+                {
+                    batch.append(next);
+                }
+                Ok(Ok(next)) => {
+                    self.left = Some(next);
+                    break;
+                }
+                Ok(Err(error)) => {
+                    self.lost(&error);
+                    break;
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+        }
+        Some(Ok(batch))
+    }
+
+    fn take_in(&mut self, first: u64, delivered: Delivered, delivery: &Delivery<'_>) {
+        self.tally.settled(first, &delivered.settled);
+        for line in &delivered.settled {
+            self.report_line(line, delivery.screen);
+        }
+        if let Some(trouble) = delivered.trouble {
+            self.stop(trouble, delivery);
+        }
+    }
+
+    /// The input has ended before its end; what came before is submitted all the same.
+    fn lost(&mut self, error: &io::Error) {
+        self.ending.get_or_insert(Ending::new(Exit::NothingDone, format!("read the input: {error}")));
+    }
+
+    /// Nothing more is read; what is under way comes to its end.
+    fn stop(&mut self, why: Ending, delivery: &Delivery<'_>) {
+        self.ending.get_or_insert(why);
+        delivery.stopping.cancel();
+    }
+
+    fn interrupted(&mut self, signal: &str, delivery: &Delivery<'_>) {
+        if !delivery.stopping.is_cancelled() && self.tally.is_under_way() {
+            delivery.screen.note("stopping", &format!("{signal}: waiting for what is under way; once more to leave at once"));
+        }
+        // What the user wants comes before what went wrong.
+        self.ending = Some(Ending::new(Exit::Interrupted, signal));
+        delivery.stopping.cancel();
+    }
+
+    fn show(&self, input: &Input, screen: &Screen) {
+        let bytes_read = input.bytes_read.load(Ordering::Relaxed);
+        let took = clock::monotonic().since(self.started_at);
+        screen.show(Standing { counts: self.tally.counts, bytes_read, bytes_total: self.plan.bytes_total, took });
+    }
+
+    fn report_wrong(&self, wrong: &[WrongLine], screen: &Screen) {
+        for line in wrong {
+            let (slug, status, title) = match line.kind {
+                WrongKind::NotJson => ("malformed-json", 400, "The line is not a task"),
+                WrongKind::TooLong => ("body-too-large", 413, "The line is too long"),
+            };
+            let kind = format!("urn:punctual:problem:{slug}");
+            let problem = json!({ "type": kind, "title": title, "status": status, "detail": line.detail });
+            self.report_refused(line.number, &Refused { status, text: format!("{title}: {}", line.detail), problem }, screen);
+        }
+    }
+
+    fn report_line(&self, line: &Settled, screen: &Screen) {
+        let shown = match &line.outcome {
+            Outcome::Refused(refused) => return self.report_refused(line.number, refused, screen),
+            Outcome::Accepted(task) => LineJson { status: Some(201), task: Some(task), ..LineJson::of(line.number, "accepted") },
+            Outcome::Known(task) => LineJson { status: Some(200), task: Some(task), ..LineJson::of(line.number, "known") },
+            Outcome::Unknown => LineJson::of(line.number, "unknown"),
+            Outcome::NotSubmitted => LineJson::of(line.number, "not_submitted"),
+        };
+        // People are told how many, and the ranges of what is unsettled.
+        if self.plan.manner.is_json {
+            shown.print(screen);
+        }
+    }
+
+    fn report_refused(&self, number: u64, refused: &Refused, screen: &Screen) {
+        if self.plan.manner.is_json {
+            let (status, problem) = (Some(refused.status), Some(&refused.problem));
+            LineJson { status, problem, ..LineJson::of(number, "refused") }.print(screen);
+        } else {
+            screen.note("refused", &format!("line {number}: {}", refused.text));
+        }
+    }
+
+    /// Nothing, when each line is stored.
+    fn exit(&self) -> Option<Exit> {
+        match &self.ending {
+            Some(Ending { exit: Exit::Interrupted, .. }) => Some(Exit::Interrupted),
+            Some(ending) => self.tally.exit().filter(|exit| *exit == Exit::Unknown).or(Some(ending.exit)),
+            None => self.tally.exit(),
+        }
+    }
+
+    /// The summary, why the run ended early, and how to go on.
+    fn report(self, file: &Path) -> ExitCode {
+        let took = clock::monotonic().since(self.started_at);
+        let exit = self.exit();
+        let is_complete = matches!(exit, None | Some(Exit::Refused)) && self.ending.is_none();
+        let resume_line = self.tally.resume_line();
+        if self.plan.manner.is_json {
+            let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            let resume = (!is_complete).then_some(resume_line);
+            let summary =
+                json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
+            print::to_stdout(&json!({ "summary": summary }).to_string());
+        } else {
+            print::to_stdout(&self.tally.lines(&self.plan.run_id, took));
+        }
+        let Some(exit) = exit else { return ExitCode::SUCCESS };
+        if is_complete {
+            return exit.into();
+        }
+        let why = self.ending.map_or_else(|| "not all lines have an answer".to_owned(), |ending| ending.text);
+        let input = if file.as_os_str() == "-" { "the same input".to_owned() } else { file.display().to_string() };
+        let text = format!(
+            "{why}\nto go on, repeat the command with {input} and --run-id {} (--from-line {resume_line} spares what is done); nothing is made twice",
+            self.plan.run_id
+        );
+        Ending::new(exit, text).report(self.plan.manner.is_json)
+    }
+}
+
+/// What became of a line, for scripts.
+#[derive(Serialize)]
+struct LineJson<'a> {
+    line: u64,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<&'a serde_json::Value>,
+}
+
+impl LineJson<'_> {
+    const fn of(line: u64, outcome: &'static str) -> Self {
+        Self { line, outcome, status: None, task: None, problem: None }
+    }
+
+    fn print(&self, screen: &Screen) {
+        screen.wipe();
+        let written = serde_json::to_string(self).map_err(io::Error::from).and_then(|line| writeln!(io::stdout(), "{line}"));
+        // Should the reader have gone away, the tasks are submitted all the same: the exit code says how it went.
+        written.ok();
+    }
+}
+
+/// Ctrl-C, and being told to end. Taken once: a signal between two looks is not missed.
+#[derive(Debug)]
+struct Signals {
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+}
+
+impl Signals {
+    /// Where the system lets nobody listen, the process ends as it always does.
+    fn take() -> Self {
+        Self { interrupt: signal(SignalKind::interrupt()).ok(), terminate: signal(SignalKind::terminate()).ok() }
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            () = heard(self.interrupt.as_mut()) => "interrupted",
+            () = heard(self.terminate.as_mut()) => "told to end",
+        }
+    }
+}
+
+async fn heard(signal: Option<&mut Signal>) {
+    let heard = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,114 @@
+//! One batch on its way to the node, until each of its lines has an outcome or time is up.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::judge::{Again, Next, Outcome, Pending, Settled, judge};
+use super::line::Line;
+use super::screen::Screen;
+use crate::client::answer::Ending;
+use crate::client::caller::Caller;
+use crate::client::retry::Patience;
+use crate::clock;
+
+const BATCH: [&str; 3] = ["v1", "tasks", "batch"];
+/// A batch that broke off so often in a row goes on in halves: what is smaller gets through a bad line sooner, and one task that the node cannot answer
+/// does not hold the others up.
+const BREAKS_BEFORE_SPLIT: u32 = 2;
+
+/// What all batches of a run share.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery<'a> {
+    pub caller: &'a Caller,
+    /// How long a batch is sent again while nothing gets through.
+    pub retry_for: Duration,
+    /// Once cancelled, nothing is sent again.
+    pub stopping: &'a CancellationToken,
+    pub screen: &'a Screen,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Delivered {
+    /// One for each line.
+    pub settled: Vec<Settled>,
+    /// Why some of them were given up.
+    pub trouble: Option<Ending>,
+}
+
+impl Delivery<'_> {
+    /// Sends `lines` until each is settled. It is safe to send them again, for each has a name.
+    pub async fn deliver(&self, lines: Vec<Line>) -> Delivered {
+        let mut delivered = Delivered::default();
+        // A stack: what comes next is last.
+        let mut parts = vec![lines.into_iter().map(|line| Pending { line, may_be_stored: false }).collect::<Vec<_>>()];
+        let mut patience = Patience::new(self.retry_for);
+        let mut break_count = 0;
+        while let Some(part) = parts.pop() {
+            let asked = match self.caller.post(&BATCH, body_of(&part)) {
+                Ok(call) => self.caller.ask(&call).await,
+                Err(wrong) => Err(wrong),
+            };
+            let round = judge(asked, part);
+            let has_progress = !round.settled.is_empty();
+            delivered.settled.extend(round.settled);
+            if has_progress {
+                patience.succeeded();
+            }
+            match round.next {
+                Next::Done => break_count = 0,
+                Next::Split(lines) => push_halves(&mut parts, lines),
+                Next::Again(Again { lines, why, retry_after, is_unanswered }) => {
+                    break_count = if is_unanswered { break_count + 1 } else { 0 };
+                    if break_count >= BREAKS_BEFORE_SPLIT {
+                        push_halves(&mut parts, lines);
+                    } else {
+                        parts.push(lines);
+                    }
+                    let pause = patience.pause(clock::monotonic(), retry_after, rand::random());
+                    let Some(pause) = pause else {
+                        delivered.trouble = Some(why);
+                        break;
+                    };
+                    self.screen.trouble(&why.text);
+                    if self.stopping.run_until_cancelled(clock::sleep(pause)).await.is_none() {
+                        break;
+                    }
+                }
+                Next::GiveUp(lines, ending) => {
+                    parts.push(lines);
+                    delivered.trouble = Some(ending);
+                    break;
+                }
+            }
+        }
+        delivered.settled.extend(parts.into_iter().flatten().map(|pending| Settled {
+            number: pending.line.number,
+            outcome: if pending.may_be_stored { Outcome::Unknown } else { Outcome::NotSubmitted },
+        }));
+        delivered
+    }
+}
+
+fn push_halves(parts: &mut Vec<Vec<Pending>>, mut lines: Vec<Pending>) {
+    let second = lines.split_off(lines.len().div_ceil(2));
+    if !second.is_empty() {
+        parts.push(second);
+    }
+    parts.push(lines);
+}
+
+fn body_of(lines: &[Pending]) -> String {
+    let bytes: usize = lines.iter().map(|pending| pending.line.json.len() + 1).sum();
+    let mut body = String::with_capacity(bytes + 12);
+    body.push_str("{\"tasks\":[");
+    for (index, pending) in lines.iter().enumerate() {
+        if index > 0 {
+            body.push(',');
+        }
+        body.push_str(&pending.line.json);
+    }
+    body.push_str("]}");
+    body
+}

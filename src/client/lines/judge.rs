@@ -1,0 +1,271 @@
+//! What an answer to a batch means for each of its lines. Pure: a table of answers tests it.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::line::Line;
+use crate::client::answer::{Answer, Ending, Exit, Problem};
+
+/// A line on its way.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Pending {
+    pub line: Line,
+    /// True once an attempt got no answer that says otherwise.
+    pub may_be_stored: bool,
+}
+
+/// What became of a line, for good.
+#[derive(Debug)]
+pub struct Settled {
+    pub number: u64,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    /// The new task.
+    Accepted(Box<RawValue>),
+    /// The task that its name stood for already.
+    Known(Box<RawValue>),
+    Refused(Refused),
+    /// It may be stored.
+    Unknown,
+    NotSubmitted,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+pub struct Refused {
+    pub status: u16,
+    /// What people read.
+    pub text: String,
+    /// The problem as JSON (RFC 9457).
+    pub problem: serde_json::Value,
+}
+
+/// What one attempt has come to.
+#[derive(Debug)]
+pub struct Round {
+    pub settled: Vec<Settled>,
+    pub next: Next,
+}
+
+#[derive(Debug)]
+pub enum Next {
+    Done,
+    /// Too much at once, or one of them spoils the others: the halves, each by itself.
+    Split(Vec<Pending>),
+    Again(Again),
+    /// Whoever answers does not take batches: nothing will.
+    GiveUp(Vec<Pending>, Ending),
+}
+
+/// Lines for which a later attempt may get an answer.
+#[derive(Debug)]
+pub struct Again {
+    pub lines: Vec<Pending>,
+    /// What to say when there is none, or no later attempt.
+    pub why: Ending,
+    pub retry_after: Option<Duration>,
+    /// True when no answer came at all.
+    pub is_unanswered: bool,
+}
+
+#[derive(Deserialize)]
+struct BatchAnswer {
+    results: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    status: u16,
+    task: Option<Box<RawValue>>,
+    problem: Option<Box<RawValue>>,
+}
+
+/// Sorts the lines of a batch by what was answered.
+pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
+    let unsettled = |next| Round { settled: Vec::new(), next };
+    let answer = match asked {
+        Ok(answer) => answer,
+        Err(why) if matches!(why.exit, Exit::NothingDone | Exit::Unknown) => {
+            return unsettled(again(lines, why, None));
+        }
+        Err(ending) => return unsettled(Next::GiveUp(lines, ending)),
+    };
+    if let Some(problem) = answer.problem() {
+        return judge_whole(&problem, &answer, lines);
+    }
+    match answer.read::<BatchAnswer>() {
+        Ok(batch) if batch.results.len() == lines.len() => judge_each(batch.results, lines),
+        Ok(batch) => {
+            let text = format!("{} tasks were sent and {} answered; is this URL a node's?", lines.len(), batch.results.len());
+            unsettled(Next::GiveUp(spoiled(lines), Ending::new(Exit::Unknown, text)))
+        }
+        Err(ending) => unsettled(Next::GiveUp(spoiled(lines), ending)),
+    }
+}
+
+fn spoiled(lines: Vec<Pending>) -> Vec<Pending> {
+    lines.into_iter().map(|pending| Pending { may_be_stored: true, ..pending }).collect()
+}
+
+fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> Next {
+    let is_unanswered = why.exit == Exit::Unknown;
+    let lines = if is_unanswered { spoiled(lines) } else { lines };
+    Next::Again(Again { lines, why, retry_after, is_unanswered })
+}
+
+/// The batch as a whole was not taken.
+fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> Round {
+    let exit = problem.exit();
+    if matches!(exit, Exit::NothingDone | Exit::Unknown) {
+        return Round { settled: Vec::new(), next: again(lines, problem.ending(), answer.retry_after) };
+    }
+    if !matches!(answer.status, 400 | 413 | 422) {
+        return Round { settled: Vec::new(), next: Next::GiveUp(lines, problem.ending()) };
+    }
+    if lines.len() > 1 {
+        return Round { settled: Vec::new(), next: Next::Split(lines) };
+    }
+    let refused = |pending: Pending| Settled {
+        number: pending.line.number,
+        outcome: Outcome::Refused(refused(answer.status, problem, &answer.text)),
+    };
+    Round { settled: lines.pop().map(refused).into_iter().collect(), next: Next::Done }
+}
+
+fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
+    let mut settled = Vec::with_capacity(lines.len());
+    let mut left = Vec::new();
+    let mut why: Option<(Ending, Option<Duration>)> = None;
+    for (item, mut pending) in results.into_iter().zip(lines) {
+        let number = pending.line.number;
+        let outcome = match (item.status, item.task) {
+            (201, Some(task)) => Outcome::Accepted(task),
+            (200, Some(task)) => Outcome::Known(task),
+            (status, _) => {
+                let text = item.problem.as_deref().map_or("{}", RawValue::get);
+                let problem = Answer { status, retry_after: None, text: text.to_owned() }.problem().unwrap_or_default();
+                if let exit @ (Exit::NothingDone | Exit::Unknown) = problem.exit() {
+                    pending.may_be_stored |= exit == Exit::Unknown;
+                    let wait = problem.retry_after.map(Duration::from_secs);
+                    why = Some((problem.ending(), why.and_then(|(_, longest)| longest).max(wait)));
+                    left.push(pending);
+                    continue;
+                }
+                Outcome::Refused(refused(status, &problem, text))
+            }
+        };
+        settled.push(Settled { number, outcome });
+    }
+    let next = match why {
+        None => Next::Done,
+        Some((why, retry_after)) => Next::Again(Again { lines: left, why, retry_after, is_unanswered: false }),
+    };
+    Round { settled, next }
+}
+
+/// A refusal in the words of a file of lines: which place the line had in its batch says nothing.
+fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
+    let mut json = serde_json::from_str(text).unwrap_or_else(|_not_ours| serde_json::json!({ "detail": problem.detail }));
+    let field = problem.field.as_deref().and_then(field_of_task);
+    if let Some(object) = json.as_object_mut() {
+        object.remove("field");
+        if let Some(field) = &field {
+            object.insert("field".to_owned(), serde_json::Value::from(field.as_str()));
+        }
+    }
+    Refused { status, text: problem.line(field.as_deref()), problem: json }
+}
+
+/// `tasks[3].due_at` is `due_at`; the task itself is no field.
+fn field_of_task(field: &str) -> Option<String> {
+    match field.strip_prefix("tasks[").and_then(|rest| rest.split_once(']')) {
+        Some((_, rest)) => rest.strip_prefix('.').map(str::to_owned),
+        None => Some(field.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(numbers: std::ops::Range<u64>) -> Vec<Pending> {
+        numbers.map(|number| Pending { line: Line { number, json: "{}".to_owned() }, may_be_stored: false }).collect()
+    }
+
+    fn answer(status: u16, text: &str) -> Result<Answer, Ending> {
+        Ok(Answer { status, retry_after: Some(Duration::from_secs(3)), text: text.to_owned() })
+    }
+
+    fn numbers(lines: &[Pending]) -> Vec<(u64, bool)> {
+        lines.iter().map(|pending| (pending.line.number, pending.may_be_stored)).collect()
+    }
+
+    #[test]
+    fn each_line_is_judged_by_its_own_result() {
+        let text = r#"{"results":[
+            {"status":201,"task":{"id":"a"}}, {"status":200,"task":{"id":"b"}},
+            {"status":422,"problem":{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"D","field":"tasks[2].topic"}},
+            {"status":503,"problem":{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done","retry_after":2}},
+            {"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}}]}"#;
+        let round = judge(answer(200, text), lines(11..16));
+        let outcomes: Vec<_> = round.settled.iter().map(|settled| (settled.number, &settled.outcome)).collect();
+        assert!(
+            matches!(
+                outcomes[..],
+                [(11, Outcome::Accepted(_)), (12, Outcome::Known(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]
+            ),
+            "{outcomes:?}"
+        );
+        let Outcome::Refused(refused) = &round.settled[2].outcome else { panic!("not refused") };
+        assert_eq!((refused.text.as_str(), refused.problem["field"].as_str()), ("T (topic): D", Some("topic")));
+        let Next::Again(again) = round.next else { panic!("{:?}", round.next) };
+        assert_eq!(numbers(&again.lines), [(14, false), (15, true)]);
+        assert_eq!(again.retry_after, Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_was_not_answered_or_not_done_is_sent_again() {
+        let unavailable = r#"{"type":"urn:punctual:problem:unavailable","detail":"d"}"#;
+        for (asked, may_be_stored) in [
+            (Err(Ending::new(Exit::NothingDone, "refused")), false),
+            (Err(Ending::new(Exit::Unknown, "broken off")), true),
+            (answer(503, unavailable), false),
+            (answer(429, "{}"), false),
+            (answer(503, r#"{"type":"urn:punctual:problem:outcome-unknown"}"#), true),
+            (answer(500, "a proxy's page"), true),
+            (answer(504, ""), true),
+        ] {
+            let shown = format!("{asked:?}");
+            let Next::Again(again) = judge(asked, lines(1..3)).next else { panic!("{shown}") };
+            assert_eq!(numbers(&again.lines), [(1, may_be_stored), (2, may_be_stored)], "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_not_taken_whole_is_halved_down_to_the_line() {
+        let too_large = r#"{"type":"urn:punctual:problem:body-too-large","title":"The body is too large","detail":"d"}"#;
+        assert!(matches!(judge(answer(413, too_large), lines(1..3)).next, Next::Split(lines) if lines.len() == 2));
+        let round = judge(answer(413, too_large), lines(5..6));
+        assert!(matches!(round.next, Next::Done));
+        assert!(matches!(&round.settled[..], [Settled { number: 5, outcome: Outcome::Refused(Refused { status: 413, .. }) }]));
+    }
+
+    #[test]
+    fn who_does_not_answer_as_a_node_does_is_not_asked_again() {
+        for asked in [answer(404, "{}"), answer(401, ""), answer(200, "<html>"), answer(200, r#"{"results":[]}"#)] {
+            let shown = format!("{asked:?}");
+            assert!(matches!(judge(asked, lines(1..3)).next, Next::GiveUp(lines, _) if lines.len() == 2), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_doubt_stays_until_the_line_is_settled() {
+        let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
+        let Next::Again(again) = judge(Err(Ending::new(Exit::NothingDone, "away")), doubted).next else { panic!("again") };
+        assert_eq!(numbers(&again.lines), [(1, true)]);
+    }
+}

@@ -1,0 +1,174 @@
+//! A line of the input as a task: its shape checked, and a name put in that makes it safe to send again.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+/// A line that can be sent: an object of JSON with a name.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Line {
+    /// From 1, as editors count: empty lines count, too.
+    pub number: u64,
+    pub json: String,
+}
+
+/// A line that no node would take: it is not sent.
+#[derive(PartialEq, Eq, Debug)]
+pub struct WrongLine {
+    pub number: u64,
+    pub kind: WrongKind,
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WrongKind {
+    NotJson,
+    TooLong,
+}
+
+/// What lines get that they do not bring.
+#[derive(Clone, Debug)]
+pub struct Naming {
+    run_id: String,
+    topic: Option<String>,
+}
+
+impl Naming {
+    pub fn new(run_id: &str, topic: Option<&str>) -> Self {
+        Self { run_id: run_id.to_owned(), topic: topic.map(|topic| serde_json::Value::from(topic).to_string()) }
+    }
+
+    /// The task of a line; `None` for an empty one. Only members are added: what the line says goes to the node byte for byte.
+    pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
+        let wrong = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 from byte {}", error.valid_up_to() + 1)))?;
+        // Some editors begin a file with a mark of its byte order.
+        let text = if number == 1 { text.trim_start_matches('\u{feff}') } else { text };
+        let text = text.trim_matches([' ', '\t', '\r', '\n']);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let shape: Shape = serde_json::from_str(text).map_err(|error| wrong(without_line(&error)))?;
+        let Some(members) = text.strip_prefix('{') else { return Err(wrong("a task is an object of JSON".to_owned())) };
+        let mut added = Vec::with_capacity(2);
+        if !shape.has_name {
+            added.push(format!("\"name\":{}", serde_json::Value::from(format!("{}/{number}", self.run_id))));
+        }
+        if let Some(topic) = self.topic.as_ref().filter(|_| !shape.has_topic) {
+            added.push(format!("\"topic\":{topic}"));
+        }
+        let added = added.join(",");
+        let comma = if added.is_empty() || shape.is_empty { "" } else { "," };
+        let mut json = String::with_capacity(text.len() + added.len() + 1);
+        json.push('{');
+        json.push_str(&added);
+        json.push_str(comma);
+        json.push_str(members);
+        Ok(Some(Line { number, json }))
+    }
+}
+
+/// A line is its own place: only the column says something.
+fn without_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" at line ").next().unwrap_or_default();
+    if error.is_data() { "a task is an object of JSON".to_owned() } else { format!("{text} at column {}", error.column()) }
+}
+
+/// What there is to know of an object before it gets more members.
+#[derive(Default)]
+struct Shape {
+    is_empty: bool,
+    has_name: bool,
+    has_topic: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Member {
+    Name,
+    Topic,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut shape = Shape { is_empty: true, ..Shape::default() };
+                while let Some((member, IgnoredAny)) = map.next_entry::<Member, IgnoredAny>()? {
+                    shape.is_empty = false;
+                    shape.has_name |= matches!(member, Member::Name);
+                    shape.has_topic |= matches!(member, Member::Topic);
+                }
+                Ok(shape)
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> String {
+        Naming::new("r\"1", Some("t")).line_of(7, text.as_bytes()).unwrap().unwrap().json
+    }
+
+    #[test]
+    fn a_line_gets_a_name_and_a_topic_if_it_brings_none() {
+        assert_eq!(
+            json(r#" {"delay": 1, "payload" : [1.0] } "#),
+            r#"{"name":"r\"1/7","topic":"t","delay": 1, "payload" : [1.0] }"#
+        );
+        assert_eq!(json(r#"{"name":"n","topic":"u"}"#), r#"{"name":"n","topic":"u"}"#);
+        assert_eq!(json(r#"{"n\u0061me":"n"}"#), r#"{"topic":"t","n\u0061me":"n"}"#);
+        assert_eq!(
+            json(r#"{"payload":{"name":1,"topic":2}}"#),
+            r#"{"name":"r\"1/7","topic":"t","payload":{"name":1,"topic":2}}"#
+        );
+        assert_eq!(json("{ }"), r#"{"name":"r\"1/7","topic":"t" }"#);
+        assert_eq!(
+            Naming::new("r", None).line_of(1, "\u{feff}{\"a\":1}\r".as_bytes()).unwrap().unwrap().json,
+            r#"{"name":"r/1","a":1}"#
+        );
+    }
+
+    #[test]
+    fn what_is_sent_is_still_json() {
+        for text in ["{}", "{\t}", r#"{"a":{}}"#, r#"{"name":null}"#] {
+            let json = json(text);
+            assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+        }
+    }
+
+    #[test]
+    fn empty_lines_are_no_tasks() {
+        for text in ["", "  ", "\r"] {
+            assert_eq!(Naming::new("r", None).line_of(1, text.as_bytes()), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_not_sent() {
+        for text in ["5", "[]", "null", "{", "{} {}", "{\"a\":}", "{'a':1}", "nonsense", "{\"a\":1}}", "\"{\""] {
+            let wrong = Naming::new("r", None).line_of(3, text.as_bytes()).unwrap_err();
+            assert_eq!((wrong.number, wrong.kind), (3, WrongKind::NotJson), "{text}");
+        }
+        let wrong = Naming::new("r", None).line_of(1, b"{\"a\": nul}").unwrap_err();
+        assert_eq!(wrong.detail, "expected ident at column 9");
+        let wrong = Naming::new("r", None).line_of(1, b"{\"a\":\"\xff\"}").unwrap_err();
+        assert_eq!(wrong.detail, "not UTF-8 from byte 7");
+    }
+}

@@ -1,0 +1,169 @@
+//! What is shown of a run while it goes on, on stderr: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::tally::Counts;
+use crate::client::figures::{grouped, rate, span};
+use crate::clock;
+use crate::domain::Monotonic;
+
+/// How often [`Screen::show`] should be called.
+pub const TICK: Duration = Duration::from_millis(200);
+/// How often a line is written where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// A node that is away for long is not worth a line at each attempt.
+const TROUBLE_INTERVAL: Duration = Duration::from_secs(10);
+const BAR_CHARS: usize = 20;
+/// Where the terminal does not say how wide it is.
+const WIDTH: usize = 80;
+
+/// How a run shows itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Manner {
+    pub is_json: bool,
+    /// Shows what went wrong only.
+    pub is_quiet: bool,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    pub counts: Counts,
+    pub bytes_read: u64,
+    /// Unknown of a pipe.
+    pub bytes_total: Option<u64>,
+    pub took: Duration,
+}
+
+#[derive(Debug)]
+pub struct Screen {
+    manner: Manner,
+    has_bar: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_drawn: bool,
+    last_line_at: Option<Monotonic>,
+    last_trouble_at: Option<Monotonic>,
+}
+
+impl Screen {
+    pub fn new(manner: Manner) -> Self {
+        let has_bar = !manner.is_quiet && io::stderr().is_terminal();
+        Self { manner, has_bar, state: Mutex::default() }
+    }
+
+    /// Shows how far the run is, if it is time.
+    pub fn show(&self, standing: Standing) {
+        if self.manner.is_quiet {
+            return;
+        }
+        let now = clock::monotonic();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has_bar {
+            let mut line = bar(standing);
+            if let Some((end, _)) = line.char_indices().nth(width().saturating_sub(1)) {
+                line.truncate(end);
+            }
+            state.is_drawn = true;
+            // Where stderr is closed there is nobody to show it to.
+            write!(io::stderr(), "\r\x1b[2K{line}").ok();
+        } else if now.since(*state.last_line_at.get_or_insert(now)) >= LINE_INTERVAL {
+            state.last_line_at = Some(now);
+            let line = if self.manner.is_json { json!({ "progress": standing.counts }).to_string() } else { figures(standing) };
+            writeln!(io::stderr(), "{line}").ok();
+        }
+    }
+
+    /// Says something that stays.
+    pub fn note(&self, kind: &str, text: &str) {
+        self.wipe();
+        if self.manner.is_json {
+            writeln!(io::stderr(), "{}", json!({ kind: text })).ok();
+        } else {
+            writeln!(io::stderr(), "{text}").ok();
+        }
+    }
+
+    /// Says why nothing gets through, now and then.
+    pub fn trouble(&self, why: &str) {
+        let now = clock::monotonic();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = state.last_trouble_at.is_none_or(|last| now.since(last) >= TROUBLE_INTERVAL);
+        if is_due {
+            state.last_trouble_at = Some(now);
+        }
+        drop(state);
+        if is_due {
+            let first = why.lines().next().unwrap_or_default();
+            self.note("retry", &format!("{first}; it is sent again"));
+        }
+    }
+
+    /// Takes the bar away, so that something else can be written.
+    pub fn wipe(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut state.is_drawn) {
+            write!(io::stderr(), "\r\x1b[2K").ok();
+        }
+    }
+}
+
+fn width() -> usize {
+    rustix::termios::tcgetwinsize(io::stderr())
+        .map(|size| usize::from(size.ws_col))
+        .ok()
+        .filter(|width| *width > 0)
+        .unwrap_or(WIDTH)
+}
+
+/// A bar when the end of the input is known, and the figures.
+fn bar(standing: Standing) -> String {
+    let (read, Some(total)) = (standing.bytes_read, standing.bytes_total.filter(|total| *total > 0)) else {
+        return figures(standing);
+    };
+    let percent = usize::try_from(read.saturating_mul(100) / total).unwrap_or(100).min(100);
+    let full = percent * BAR_CHARS / 100;
+    let millis = u64::try_from(standing.took.as_millis()).unwrap_or(u64::MAX);
+    let left = Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
+    let left = if percent < 100 && millis > 2000 { format!(", {} left", span(left)) } else { String::new() };
+    let (done, open) = ("#".repeat(full), "-".repeat(BAR_CHARS - full));
+    format!("[{done}{open}] {percent:>3} %  {}{left}", figures(standing))
+}
+
+fn figures(standing: Standing) -> String {
+    let counts = standing.counts;
+    let speed = rate(counts.total(), standing.took).map(|rate| format!(" ({}/s)", grouped(rate))).unwrap_or_default();
+    format!(
+        "{} done{speed}: {} accepted, {} known, {} refused",
+        grouped(counts.total()),
+        grouped(counts.accepted),
+        grouped(counts.known),
+        grouped(counts.refused)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_says_how_far_it_is_and_how_long_it_takes() {
+        let counts = Counts { accepted: 4_800, refused: 200, ..Counts::default() };
+        let mut standing = Standing { counts, bytes_read: 50, bytes_total: Some(200), took: Duration::from_secs(5) };
+        assert_eq!(
+            bar(standing),
+            "[#####---------------]  25 %  5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused, 15.0 s left"
+        );
+        standing.bytes_total = None;
+        assert_eq!(bar(standing), "5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused");
+        standing.bytes_total = Some(0);
+        assert_eq!(bar(standing), figures(standing));
+    }
+}

@@ -1,0 +1,208 @@
+//! What became of the lines, counted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::judge::{Outcome, Settled};
+use crate::client::answer::Exit;
+use crate::client::figures::{grouped, rate, span};
+
+/// Ranges of lines that are named; the rest is counted.
+const RANGES_MAX: usize = 8;
+
+/// The lines of a run so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub counts: Counts,
+    /// The last line that was taken from the input.
+    last_taken: u64,
+    /// The first line of each batch that is on its way.
+    on_their_way: BTreeSet<u64>,
+    unsettled: Ranges,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    pub accepted: u64,
+    pub known: u64,
+    pub refused: u64,
+    pub unknown: u64,
+    pub not_submitted: u64,
+}
+
+impl Counts {
+    /// Lines that have an outcome.
+    pub const fn total(self) -> u64 {
+        self.accepted + self.known + self.refused + self.unknown + self.not_submitted
+    }
+}
+
+impl Tally {
+    /// Lines up to `last` are on their way from now on, the first of them `first`.
+    pub fn taken(&mut self, first: u64, last: u64) {
+        self.last_taken = last;
+        self.on_their_way.insert(first);
+    }
+
+    /// A batch has come back, line by line.
+    pub fn settled(&mut self, first: u64, lines: &[Settled]) {
+        self.on_their_way.remove(&first);
+        for line in lines {
+            match line.outcome {
+                Outcome::Accepted(_) => self.counts.accepted += 1,
+                Outcome::Known(_) => self.counts.known += 1,
+                Outcome::Refused(_) => self.counts.refused += 1,
+                Outcome::Unknown => self.counts.unknown += 1,
+                Outcome::NotSubmitted => self.counts.not_submitted += 1,
+            }
+            if matches!(line.outcome, Outcome::Unknown | Outcome::NotSubmitted) {
+                self.unsettled.insert(line.number);
+            }
+        }
+    }
+
+    /// Lines up to `last` are done with as well: `refused` of them are not sent at all, others are empty.
+    pub const fn passed(&mut self, refused: u64, last: u64) {
+        self.counts.refused += refused;
+        self.last_taken = last;
+    }
+
+    /// True when some batch is without an answer.
+    pub fn is_under_way(&self) -> bool {
+        !self.on_their_way.is_empty()
+    }
+
+    /// Before this line everything is settled: a run that goes on begins here.
+    pub fn resume_line(&self) -> u64 {
+        let firsts = [self.on_their_way.first().copied(), self.unsettled.first(), Some(self.last_taken + 1)];
+        firsts.into_iter().flatten().min().unwrap_or(1)
+    }
+
+    /// How the run ended, as far as its lines say.
+    pub fn exit(&self) -> Option<Exit> {
+        match self.counts {
+            _ if self.is_under_way() => Some(Exit::Unknown),
+            Counts { unknown: 1.., .. } => Some(Exit::Unknown),
+            Counts { not_submitted: 1.., .. } => Some(Exit::NothingDone),
+            Counts { refused: 1.., .. } => Some(Exit::Refused),
+            _ => None,
+        }
+    }
+
+    /// The summary for people.
+    pub fn lines(&self, run_id: &str, took: Duration) -> String {
+        let counts = self.counts;
+        let speed = rate(counts.total(), took).map(|rate| format!(", {} a second", grouped(rate))).unwrap_or_default();
+        let mut text = format!("{:<14}{run_id}\n{:<14}{}\n", "run id", "took", span(took) + &speed);
+        let rows = [
+            ("accepted", counts.accepted, ""),
+            ("already known", counts.known, ""),
+            ("refused", counts.refused, ""),
+            ("unknown", counts.unknown, "may be stored, or not"),
+            ("not submitted", counts.not_submitted, ""),
+        ];
+        let width = rows.iter().map(|(_, count, _)| grouped(*count).len()).max().unwrap_or(1);
+        for (name, count, why) in rows {
+            // The last two are the exception.
+            if count > 0 || matches!(name, "accepted" | "already known" | "refused") {
+                let row = format!("{name:<14}{:>width$}  {why}", grouped(count));
+                text.push_str(row.trim_end());
+                text.push('\n');
+            }
+        }
+        if let Some(ranges) = self.unsettled.text() {
+            text.push_str(&format!("{:<14}{ranges}\n", "to do again"));
+        }
+        text
+    }
+}
+
+/// Numbers of lines as ranges, which come nearly in order.
+#[derive(Debug, Default)]
+struct Ranges(std::collections::BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn insert(&mut self, number: u64) {
+        let (mut first, mut last) = (number, number);
+        if let Some((&before, &end)) = self.0.range(..=number).next_back()
+            && end + 1 >= number
+        {
+            (first, last) = (before, end.max(number));
+        }
+        if let Some(end) = self.0.remove(&(last + 1)) {
+            last = end;
+        }
+        self.0.insert(first, last);
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.0.keys().next().copied()
+    }
+
+    fn text(&self) -> Option<String> {
+        let named: Vec<String> = self.0.iter().take(RANGES_MAX).map(|(first, last)| range_text(*first, *last)).collect();
+        let more = self.0.len().saturating_sub(RANGES_MAX);
+        let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
+        (!named.is_empty()).then(|| format!("lines {}{more}", named.join(", ")))
+    }
+}
+
+fn range_text(first: u64, last: u64) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(number: u64, outcome: Outcome) -> Settled {
+        Settled { number, outcome }
+    }
+
+    #[test]
+    fn a_run_goes_on_before_the_first_line_that_is_not_settled() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.resume_line(), 1);
+        tally.taken(1, 10);
+        tally.taken(11, 20);
+        tally.taken(21, 30);
+        tally.settled(11, &[]);
+        assert_eq!((tally.resume_line(), tally.exit()), (1, Some(Exit::Unknown)));
+        tally.settled(1, &[]);
+        assert_eq!(tally.resume_line(), 21);
+        tally.settled(21, &[settled(25, Outcome::NotSubmitted), settled(26, Outcome::Unknown)]);
+        assert_eq!((tally.resume_line(), tally.exit()), (25, Some(Exit::Unknown)));
+        let mut tally = Tally::default();
+        tally.taken(1, 10);
+        tally.settled(1, &[settled(10, Outcome::NotSubmitted)]);
+        assert_eq!((tally.resume_line(), tally.exit()), (10, Some(Exit::NothingDone)));
+        let mut tally = Tally::default();
+        tally.passed(1, 3);
+        assert_eq!((tally.resume_line(), tally.exit()), (4, Some(Exit::Refused)));
+    }
+
+    #[test]
+    fn ranges_of_lines_join() {
+        let mut ranges = Ranges::default();
+        for number in [5, 6, 9, 7, 1, 8, 20, 5] {
+            ranges.insert(number);
+        }
+        assert_eq!(ranges.text().unwrap(), "lines 1, 5-9, 20");
+        for number in (100..200).step_by(2) {
+            ranges.insert(number);
+        }
+        assert!(ranges.text().unwrap().ends_with(" and 45 more ranges"), "{:?}", ranges.text());
+    }
+
+    #[test]
+    fn a_summary_is_aligned_and_leaves_out_what_did_not_happen() {
+        let counts = Counts { accepted: 9_998, refused: 2, ..Counts::default() };
+        let text = Tally { counts, ..Tally::default() }.lines("r", Duration::from_millis(4_130));
+        assert_eq!(
+            text,
+            "run id        r\ntook          4.1 s, 2,421 a second\naccepted      9,998\nalready known     0\nrefused           2\n"
+        );
+    }
+}

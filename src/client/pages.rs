@@ -1,0 +1,134 @@
+//! Lists, page by page: `list` and `dead list`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::answer::{Answer, Ending, Exit};
+use super::args;
+use super::caller::{Call, Caller, Repeating};
+use super::figures::counted;
+use super::print;
+use super::table::Table;
+use super::task::Task;
+
+/// Lines that are asked for at once; a node may send fewer.
+const PAGE_LINES_MAX: u64 = 1000;
+/// How long a page after the first is asked for again: a list of many pages should outlive a restart.
+const RETRY_FOR: Duration = Duration::from_secs(30);
+/// Pages in a row without a line, after which the list is given up: each of them has looked at many tasks.
+const EMPTY_PAGES_MAX: u32 = 100_000;
+
+/// A list to ask for.
+#[derive(Debug)]
+pub struct Listing<'a> {
+    pub path: &'a [&'a str],
+    pub filters: Vec<(&'a str, &'a str)>,
+    pub part: &'a args::Part,
+    pub is_json: bool,
+    /// Of one line.
+    pub what: &'static str,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    #[serde(alias = "dead")]
+    tasks: Vec<Box<RawValue>>,
+    cursor: Option<String>,
+}
+
+/// How a list ended.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub count: u64,
+    /// Where to go on, when there is more.
+    pub cursor: Option<String>,
+}
+
+impl Listing<'_> {
+    /// Asks for page after page and hands the lines of each to `show`, until there are enough, there is no more, or `show` says so by `false`.
+    pub async fn walk(
+        &self,
+        caller: &Caller,
+        mut show: impl FnMut(&[Box<RawValue>]) -> Result<bool, Ending>,
+    ) -> Result<Listed, Answered> {
+        let limit = if self.part.all { u64::MAX } else { self.part.limit };
+        let mut listed = Listed { count: 0, cursor: self.part.cursor.clone() };
+        let (mut is_first, mut empty_count) = (true, 0);
+        loop {
+            let call = self.call(caller, limit - listed.count, listed.cursor.as_deref())?;
+            let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
+            is_first = false;
+            let answer = caller.ask_for(&call, retry_for, Repeating::IsSafe).await?;
+            if answer.problem().is_some() {
+                return Err(Answered::Problem(answer));
+            }
+            let page: Page = answer.read()?;
+            let count = u64::try_from(page.tasks.len()).unwrap_or(u64::MAX);
+            empty_count = if count == 0 { empty_count + 1 } else { 0 };
+            listed.count = listed.count.saturating_add(count);
+            if !show(&page.tasks)? {
+                return Ok(Listed { cursor: None, ..listed });
+            }
+            if page.cursor.is_some() && (page.cursor == listed.cursor || empty_count > EMPTY_PAGES_MAX) {
+                return Err(Ending::new(Exit::Unknown, "the node's list does not come to an end; is this URL a node's?").into());
+            }
+            listed.cursor = page.cursor;
+            if listed.cursor.is_none() || listed.count >= limit {
+                return Ok(listed);
+            }
+        }
+    }
+
+    fn call(&self, caller: &Caller, left: u64, cursor: Option<&str>) -> Result<Call, Ending> {
+        let limit = left.min(PAGE_LINES_MAX).to_string();
+        let mut query = self.filters.clone();
+        query.push(("limit", &limit));
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        caller.get(self.path, &query)
+    }
+
+    /// Prints the list: a table, or a line of JSON for each task.
+    pub async fn print<const N: usize>(
+        &self,
+        caller: &Caller,
+        heads: [&'static str; N],
+        cells: impl Fn(Task) -> [String; N],
+    ) -> Result<(), Answered> {
+        let mut table = Table::new(heads);
+        let listed = self.walk(caller, |tasks| {
+            if self.is_json {
+                return print::lines(&tasks.iter().map(|task| format!("{task}\n")).collect::<String>());
+            }
+            let read = |task: &RawValue| Answer { status: 200, retry_after: None, text: task.get().to_owned() }.read::<Task>();
+            let rows: Vec<_> = tasks.iter().map(|task| read(task).map(&cells)).collect::<Result<_, _>>()?;
+            print::lines(&table.rows(&rows))
+        });
+        let listed = listed.await?;
+        match (&listed.cursor, self.is_json) {
+            (Some(cursor), true) => print::aside(&json!({ "cursor": cursor }).to_string()),
+            (None, true) => {}
+            (Some(cursor), false) => {
+                let count = counted(listed.count, self.what);
+                print::aside(&format!("{count}, and there are more: --all shows them, --cursor {cursor} goes on here"));
+            }
+            (None, false) => print::aside(&counted(listed.count, self.what)),
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no list, or no more of it.
+#[derive(Debug)]
+pub enum Answered {
+    Problem(Answer),
+    Ending(Ending),
+}
+
+impl From<Ending> for Answered {
+    fn from(ending: Ending) -> Self {
+        Self::Ending(ending)
+    }
+}

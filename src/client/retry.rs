@@ -1,0 +1,90 @@
+//! How long to wait before a call is made again.
+
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// The first pause, about; each one after a failure is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that asks for more than this is asked sooner.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// How long somebody goes on asking while nothing gets through.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    limit: Duration,
+    failing_since: Option<Monotonic>,
+    failure_count: u32,
+}
+
+impl Patience {
+    /// Goes on for `limit` after the first failure; a limit of zero means that nothing is asked twice.
+    pub const fn new(limit: Duration) -> Self {
+        Self { limit, failing_since: None, failure_count: 0 }
+    }
+
+    /// Something got through: the next failure is a first one.
+    pub const fn succeeded(&mut self) {
+        self.failing_since = None;
+        self.failure_count = 0;
+    }
+
+    /// The pause after a failure at `now`; `None` when it would end beyond the limit.
+    ///
+    /// It is never shorter than `retry_after`, and spread by `chance` (any number): callers that failed together come back one by one.
+    pub fn pause(&mut self, now: Monotonic, retry_after: Option<Duration>, chance: u32) -> Option<Duration> {
+        let since = *self.failing_since.get_or_insert(now);
+        let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX)).min(PAUSE_MAX);
+        self.failure_count = self.failure_count.saturating_add(1);
+        // Between half of it and all of it.
+        let spread = doubled / 2 + doubled / 2 * (chance % 1024) / 1024;
+        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        let pause = if asked > spread { asked + spread / 4 } else { spread };
+        (now.since(since).saturating_add(pause) <= self.limit).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_millis(millis))
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_are_spread() {
+        let mut patience = Patience::new(Duration::from_secs(3600));
+        let pauses: Vec<Duration> = (0..40).map(|_| patience.pause(at(0), None, 0).unwrap()).collect();
+        assert_eq!(pauses[..3], [ms(50), ms(100), ms(200)]);
+        assert_eq!(pauses[39], ms(5000));
+        let mut patience = Patience::new(Duration::from_secs(3600));
+        let pause = patience.pause(at(0), None, 1023).unwrap();
+        assert!(pause > ms(99) && pause <= ms(100), "{pause:?}");
+    }
+
+    #[test]
+    fn a_pause_is_never_shorter_than_the_node_asks_for() {
+        for chance in [0, 512, u32::MAX] {
+            let pause = Patience::new(ms(90_000)).pause(at(0), Some(ms(2000)), chance).unwrap();
+            assert!(pause >= ms(2000) && pause < ms(2100), "{pause:?}");
+        }
+        let pause = Patience::new(ms(90_000)).pause(at(0), Some(ms(86_400_000)), 0).unwrap();
+        assert!(pause <= RETRY_AFTER_MAX + PAUSE_MIN, "an absurd wish is cut: {pause:?}");
+    }
+
+    #[test]
+    fn patience_ends_after_its_limit_and_begins_anew_with_a_success() {
+        let mut patience = Patience::new(ms(1000));
+        assert!(patience.pause(at(5000), None, 0).is_some());
+        assert!(patience.pause(at(5990), None, 0).is_none());
+        patience.succeeded();
+        assert_eq!(patience.pause(at(9000), None, 0), Some(ms(50)));
+        assert_eq!(Patience::new(ms(0)).pause(at(0), None, 0), None);
+    }
+}

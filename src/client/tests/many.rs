@@ -1,0 +1,177 @@
+//! What lists, and acts on many.
+
+use std::time::Duration;
+
+use super::scripted::Scripted;
+use crate::client::answer::{Answer, Ending, Exit};
+use crate::client::args::{Part, Range};
+use crate::client::bulk::Bulk;
+use crate::client::caller::{Caller, Repeating};
+use crate::client::pages::{Answered, Listed, Listing};
+use crate::client::{Call, print};
+
+const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","status":503,"detail":"nothing was done"}"#;
+
+async fn walk(server: &Scripted, part: &Part) -> (Vec<String>, Result<Listed, Answered>) {
+    let mut seen = Vec::new();
+    let filters = vec![("topic", "a&b"), ("due_from", "2030-01-31T09:30:00+01:00")];
+    let listing = Listing { path: &["v1", "tasks"], filters, part, is_json: false, what: "task" };
+    let caller = server.caller();
+    let listed = listing.walk(&caller, |tasks| {
+        seen.extend(tasks.iter().map(|task| task.get().to_owned()));
+        Ok(true)
+    });
+    let listed = listed.await;
+    (seen, listed)
+}
+
+fn part(limit: u64) -> Part {
+    Part { limit, all: false, cursor: None }
+}
+
+#[tokio::test]
+async fn a_list_goes_from_page_to_page_also_over_empty_ones() {
+    let server = Scripted::start([
+        (200, r#"{"tasks":[{"id":1},{"id":2}],"cursor":"c/1"}"#),
+        (200, r#"{"tasks":[],"cursor":"c2"}"#),
+        (503, BUSY),
+        (200, r#"{"tasks":[{"id":3}],"cursor":null}"#),
+    ])
+    .await;
+    let (seen, listed) = walk(&server, &part(1500)).await;
+    assert_eq!(seen, [r#"{"id":1}"#, r#"{"id":2}"#, r#"{"id":3}"#]);
+    assert_eq!(listed.unwrap(), Listed { count: 3, cursor: None });
+    let query = "GET /base/v1/tasks?topic=a%26b&due_from=2030-01-31T09%3A30%3A00%2B01%3A00";
+    let expected = [
+        format!("{query}&limit=1000"),
+        format!("{query}&limit=1000&cursor=c%2F1"),
+        format!("{query}&limit=1000&cursor=c2"),
+        format!("{query}&limit=1000&cursor=c2"),
+    ];
+    assert_eq!(server.asked(), expected);
+}
+
+#[tokio::test]
+async fn a_list_ends_at_its_limit_and_says_where_it_goes_on() {
+    let server = Scripted::start([
+        (200, r#"{"tasks":[{"id":1},{"id":2}],"cursor":"c1"}"#),
+        (200, r#"{"tasks":[{"id":3}],"cursor":"c2"}"#),
+    ])
+    .await;
+    let (_, listed) = walk(&server, &part(3)).await;
+    assert_eq!(listed.unwrap(), Listed { count: 3, cursor: Some("c2".to_owned()) });
+    assert!(server.asked()[1].ends_with("&limit=1&cursor=c1"), "{:?}", server.asked());
+}
+
+#[tokio::test]
+async fn a_list_that_does_not_move_is_given_up() {
+    let server = Scripted::start([(200, r#"{"dead":[],"cursor":"c"}"#)]).await;
+    let (_, listed) = walk(&server, &part(3)).await;
+    assert!(matches!(listed, Err(Answered::Ending(Ending { exit: Exit::Unknown, .. }))), "{listed:?}");
+    let refused = Scripted::start([(400, r#"{"type":"urn:punctual:problem:invalid-value","detail":"no such cursor"}"#)]).await;
+    assert!(matches!(walk(&refused, &part(3)).await.1, Err(Answered::Problem(_))));
+}
+
+fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
+    let path = &["v1", "tasks", "cancel"];
+    Bulk { path, topic: "t", range, is_dry_run, is_json: false, what: "task", done: "cancelled" }
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_goes_on_until_none_is_left() {
+    let server = Scripted::start([
+        (200, r#"{"cancelled":10000,"more":true,"dry_run":false}"#),
+        (503, BUSY),
+        (200, r#"{"cancelled":17,"more":false,"dry_run":false}"#),
+    ])
+    .await;
+    let range = Range { due_from: None, due_to: Some("5".to_owned()) };
+    assert_eq!(bulk(&range, false).run(&server.caller()).await.unwrap(), "10,017 tasks cancelled");
+    let request = r#"POST /base/v1/tasks/cancel {"topic":"t","due_to":5,"dry_run":false}"#;
+    assert_eq!(server.asked(), [request; 3]);
+    let json = Bulk { is_json: true, ..bulk(&range, false) }.run(&server.caller()).await.unwrap();
+    assert_eq!(json, r#"{"cancelled":17,"dry_run":false,"more":false}"#);
+}
+
+#[tokio::test]
+async fn a_dry_run_asks_once_and_says_when_there_is_more() {
+    let server = Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":true}"#)]).await;
+    let range = Range { due_from: None, due_to: None };
+    let said = bulk(&range, true).run(&server.caller()).await.unwrap();
+    assert_eq!(said, "10,000 tasks and more would be cancelled; nothing was done");
+    assert_eq!(server.asked(), [r#"POST /base/v1/tasks/cancel {"topic":"t","dry_run":true}"#]);
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
+    let server = Scripted::start([
+        (200, r#"{"cancelled":0,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z"}"#),
+        (200, r#"{"cancelled":3,"more":false,"dry_run":true}"#),
+    ])
+    .await;
+    let range = Range { due_from: Some("7".to_owned()), due_to: None };
+    let said = bulk(&range, true).run(&server.caller()).await.unwrap();
+    assert_eq!(said, "3 tasks would be cancelled; nothing was done");
+    let expected = [r#"7"#, r#""2030-01-01T00:00:00.000Z""#]
+        .map(|from| format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":{from},"dry_run":true}}"#));
+    assert_eq!(server.asked(), expected);
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_that_breaks_off_says_what_was_done() {
+    let server = Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":false}"#), (400, "{}")]).await;
+    let range = Range { due_from: None, due_to: None };
+    let Err(Answered::Ending(ending)) = bulk(&range, false).run(&server.caller()).await else { panic!("it broke off") };
+    assert!(ending.text.contains("10,000 tasks cancelled before that"), "{}", ending.text);
+    let endless = Scripted::start([(200, r#"{"redriven":0,"more":true,"dry_run":false}"#)]).await;
+    let ended = bulk(&range, false).run(&endless.caller()).await;
+    assert!(matches!(ended, Err(Answered::Ending(Ending { exit: Exit::NothingDone, .. }))), "{ended:?}");
+}
+
+#[tokio::test]
+async fn counts_say_what_is_an_estimate() {
+    let text = r#"{"as_of":"2030-01-31T09:30:12.345Z","pending":{"count":1234567,"exact":false},
+        "topics":[{"topic":"orders","count":1234000,"exact":false},{"topic":"t","count":567,"exact":true}],"more_topics":true,
+        "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},{"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
+    let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
+    assert_eq!(
+        crate::client::counts::shown(&answer).unwrap(),
+        "pending  about 1,234,567\nas of    2030-01-31T09:30:12.345Z\n\n\
+         TOPIC   PENDING\norders  about 1,234,000\nt       567\n(more)  there are other topics\n\n\
+         DUE IN THE MINUTE FROM    PENDING\n2030-01-31T09:31:00.000Z  42\n"
+    );
+}
+
+async fn ask(server: &Scripted, call: impl FnOnce(&Caller) -> Result<Call, Ending>, repeating: Repeating) -> Answer {
+    let caller = server.caller();
+    caller.ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_name_stands_in_the_path_whatever_it_holds() {
+    let server = Scripted::start([(200, "{}")]).await;
+    ask(&server, |caller| caller.get(&["v1", "topics", "t", "tasks", "a/b?c#d%2F ä\""], &[]), Repeating::IsSafe).await;
+    assert_eq!(server.asked(), ["GET /base/v1/topics/t/tasks/a%2Fb%3Fc%23d%252F%20%C3%A4%22"]);
+    assert_eq!(server.caller().get(&["v1", "topics", "t", "tasks", ".."], &[]).unwrap_err().exit, Exit::Usage);
+}
+
+#[tokio::test]
+async fn only_what_is_safe_to_repeat_is_repeated() {
+    let unknown = r#"{"type":"urn:punctual:problem:outcome-unknown","status":503}"#;
+    let done = r#"{"id":"i","topic":"t","state":"scheduled"}"#;
+    for (repeating, status, asked) in [(Repeating::IsSafe, 201, 3), (Repeating::MayDouble, 503, 2)] {
+        let server = Scripted::start([(503, BUSY), (503, unknown), (201, done)]).await;
+        let answer = ask(&server, |caller| caller.post(&["v1", "tasks"], "{}"), repeating).await;
+        assert_eq!((answer.status, server.asked().len()), (status, asked), "{repeating:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_replacement_says_which_one_it_is() {
+    let task = r#"{"id":"i","topic":"t","state":"scheduled","due_at":"d"}"#;
+    let server = Scripted::start([(200, task)]).await;
+    let args = super::submit_args("t --name order/17 --replace --delay 5 --payload 1").unwrap();
+    let answer = crate::client::submit_one(&crate::client::args::Submit { node: server.node.clone(), ..args }).await.unwrap();
+    assert_eq!(server.asked(), [r#"PUT /base/v1/topics/t/tasks/order%2F17 {"delay":5,"payload":1}"#]);
+    assert_eq!(print::replaced(&answer).unwrap(), "i  submitted in place of the one before, scheduled, due d to t");
+}

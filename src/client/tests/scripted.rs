@@ -1,0 +1,51 @@
+//! A server that answers by a script and keeps what it was asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{Method, StatusCode, Uri};
+use tokio::net::TcpListener;
+
+use crate::client::args;
+use crate::client::caller::Caller;
+
+/// Its answers are given one after the other, the last one for ever.
+pub struct Scripted {
+    pub node: args::Node,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Scripted {
+    pub async fn start<const N: usize>(answers: [(u16, &str); N]) -> Self {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let answers: VecDeque<(u16, String)> = answers.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
+        let answers = Arc::new(Mutex::new(answers));
+        let seen = asked.clone();
+        let app = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
+            seen.lock().unwrap().push(format!("{method} {uri} {}", String::from_utf8_lossy(&body)).trim_end().to_owned());
+            let mut answers = answers.lock().unwrap();
+            let answer = if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
+            drop(answers);
+            async move {
+                let (status, text) = answer.unwrap();
+                (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], text)
+            }
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/base/", listener.local_addr().unwrap());
+        crate::shutdown::Tasks::default().spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
+        Self { node: args::Node { url, json: false, timeout: 30 }, asked }
+    }
+
+    pub fn caller(&self) -> Caller {
+        Caller::new(&self.node).unwrap()
+    }
+
+    /// Method, path and body of each request so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,108 @@
+//! Which tasks are meant, and where in their order a reader stands.
+
+use uuid::Uuid;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{IdRange, Timestamp, TopicName, ids};
+
+/// Tasks by topic and due time. What is due now decides: of a follow-up, the due time of its row.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selection {
+    pub topic: Option<TopicName>,
+    /// Inclusive.
+    pub due_from: Option<Timestamp>,
+    /// Exclusive.
+    pub due_to: Option<Timestamp>,
+}
+
+impl Selection {
+    /// All ids that may be meant.
+    pub fn ids(&self) -> IdRange {
+        IdRange {
+            from: self.due_from.map_or_else(Uuid::nil, ids::floor_of),
+            to: self.due_to.map_or_else(Uuid::max, ids::floor_of),
+        }
+    }
+}
+
+/// What a reader pages through: a position in one list is none in another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum List {
+    Tasks,
+    DeadLetters,
+}
+
+/// Where a reader stands: all ids up to `after` were looked at. Its bytes carry a digest over what is read, so that they are worth nothing elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cursor {
+    pub after: Uuid,
+}
+
+impl Cursor {
+    pub const BYTES: usize = 24;
+
+    /// The position in `list` of what `selection` names.
+    pub fn to_bytes(self, list: List, selection: &Selection) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (position, digest) = bytes.split_at_mut(16);
+        position.copy_from_slice(self.after.as_bytes());
+        digest.copy_from_slice(&self.digest(list, selection).to_be_bytes());
+        bytes
+    }
+
+    /// `None`: these are the bytes of another list, of another selection, or of nothing.
+    pub fn of_bytes(bytes: &[u8], list: List, selection: &Selection) -> Option<Self> {
+        let (position, digest) = bytes.split_at_checked(16)?;
+        let cursor = Self { after: Uuid::from_slice(position).ok()? };
+        (digest == cursor.digest(list, selection).to_be_bytes()).then_some(cursor)
+    }
+
+    fn digest(self, list: List, selection: &Selection) -> u64 {
+        let mut hash = Xxh3::new();
+        hash.update(match list {
+            List::Tasks => b"tasks 1",
+            List::DeadLetters => b"dead 1 ",
+        });
+        let ids = selection.ids();
+        for id in [self.after, ids.from, ids.to] {
+            hash.update(id.as_bytes());
+        }
+        hash.update(selection.topic.as_ref().map_or("", TopicName::as_str).as_bytes());
+        hash.digest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(topic: &str, from: i64) -> Selection {
+        Selection { topic: TopicName::new(topic).ok(), due_from: Some(Timestamp::from_millis(from)), due_to: None }
+    }
+
+    #[test]
+    fn a_cursor_is_good_for_what_it_was_given_for_and_for_nothing_else() {
+        let cursor = Cursor { after: Uuid::from_u128(7) };
+        let bytes = cursor.to_bytes(List::Tasks, &selection("orders", 1));
+        assert_eq!(Cursor::of_bytes(&bytes, List::Tasks, &selection("orders", 1)), Some(cursor));
+        for (list, selection) in [
+            (List::DeadLetters, selection("orders", 1)),
+            (List::Tasks, selection("other", 1)),
+            (List::Tasks, selection("orders", 2)),
+            (List::Tasks, selection("", 1)),
+        ] {
+            assert_eq!(Cursor::of_bytes(&bytes, list, &selection), None);
+        }
+        for index in 0..bytes.len() {
+            let mut damaged = bytes;
+            damaged[index] ^= 1;
+            assert_eq!(Cursor::of_bytes(&damaged, List::Tasks, &selection("orders", 1)), None);
+        }
+        assert_eq!(Cursor::of_bytes(&bytes[..23], List::Tasks, &selection("orders", 1)), None);
+    }
+
+    #[test]
+    fn without_bounds_all_ids_are_meant() {
+        assert_eq!(Selection::default().ids(), IdRange { from: Uuid::nil(), to: Uuid::max() });
+    }
+}

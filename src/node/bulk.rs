@@ -1,0 +1,216 @@
+//! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed one by one, so a call is bounded in rows and in time, and what
+//! it counts is what its own commits have changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::metrics::Metrics;
+use super::placing::Placing;
+use super::service::{Bulk, BulkDone, Trouble};
+use crate::clock;
+use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView};
+use crate::postgres::Error;
+use crate::postgres::cancel::GROUP_MAX;
+use crate::postgres::cancel_many::{CancelGroup, CancelMany};
+use crate::postgres::dead_letters::DeadLetters;
+use crate::postgres::listing::{Listing, TaskPage};
+use crate::shutdown::chain;
+
+/// A call that has taken so long begins no further piece: it says how far it has come. Well below the deadline of a request.
+const SPAN_MAX: Duration = Duration::from_secs(5);
+/// A piece that gave way to another transaction is repeated so often.
+const TRIES_MAX: usize = 5;
+
+/// Answers what changes dead letters, or many tasks.
+#[derive(Debug)]
+pub struct Bulks {
+    pub listing: Arc<Listing>,
+    pub dead_letters: Arc<DeadLetters>,
+    pub cancels: CancelMany,
+    pub placing: Placing,
+    pub metrics: Metrics,
+}
+
+/// How far a call has come.
+struct Progress {
+    started: Monotonic,
+    task_count: u64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { started: clock::monotonic(), task_count: 0 }
+    }
+
+    fn room(&self) -> u64 {
+        Bulk::TASKS_MAX.saturating_sub(self.task_count)
+    }
+
+    fn has_time(&self) -> bool {
+        clock::monotonic().since(self.started) < SPAN_MAX
+    }
+
+    /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
+    fn end_with(&self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+        let reason = chain(error);
+        match (self.task_count, error.is_unknown()) {
+            (0, true) => Err(Trouble::Unknown { reason }),
+            (count, true) => Err(Trouble::Unknown { reason: format!("{reason}; {count} tasks were done for certain") }),
+            (0, false) => Err(Trouble::Unavailable { reason }),
+            (_, false) => {
+                tracing::warn!(error = reason, "a call for many tasks ends early, and says so");
+                Ok(self.with_more(searched_to))
+            }
+        }
+    }
+
+    fn with_more(&self, searched_to: Option<Cursor>) -> BulkDone {
+        let searched_to = searched_to.map(|cursor| TaskId::from_uuid(cursor.after).due_at());
+        BulkDone { task_count: self.task_count, has_more: true, searched_to }
+    }
+
+    fn with_no_more(&self) -> BulkDone {
+        BulkDone { task_count: self.task_count, has_more: false, searched_to: None }
+    }
+}
+
+impl Bulks {
+    /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let selection = bulk.selection();
+        let (mut progress, mut from) = (Progress::new(), None);
+        loop {
+            // Beyond the bound one more task is looked for.
+            let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
+            let page = match self.look(&selection, from, limit).await {
+                Ok(page) => page,
+                // A look changes nothing, answered or not.
+                Err(error) if progress.task_count == 0 => return Err(Trouble::Unavailable { reason: chain(&error) }),
+                Err(_looked_in_vain) => return Ok(progress.with_more(from)),
+            };
+            if progress.room() == 0 {
+                let has_more = page.next.is_some() || !page.tasks.is_empty();
+                return Ok(if has_more { progress.with_more(from) } else { progress.with_no_more() });
+            }
+            if let Err(error) = self.cancel_page(bulk, &page, &mut progress).await {
+                return progress.end_with(&error, from);
+            }
+            match page.next {
+                None => return Ok(progress.with_no_more()),
+                next if !progress.has_time() => return Ok(progress.with_more(next)),
+                next => from = next,
+            }
+        }
+    }
+
+    async fn look(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
+        let page = self.listing.page(selection, from, limit).await?;
+        self.metrics.rows_looked_at.inc_by(page.looked);
+        Ok(page)
+    }
+
+    async fn cancel_page(&self, bulk: &Bulk, page: &TaskPage, progress: &mut Progress) -> Result<(), Error> {
+        if bulk.is_dry_run {
+            progress.task_count += self.cancels.count(&page.tasks).await?;
+            return Ok(());
+        }
+        let mut group = CancelGroup::new(&page.tasks);
+        let mut tries = 1;
+        let outcome = loop {
+            match self.cancels.cancel(&mut group).await {
+                Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
+                    tracing::debug!(error = chain(&error), tries, "cancelling a group again");
+                    tries += 1;
+                }
+                other => break other,
+            }
+        };
+        self.metrics.cancelled.inc_by(group.cancelled_count);
+        progress.task_count += group.cancelled_count;
+        outcome
+    }
+
+    /// Puts all dead letters that are meant back, or counts them, up to the bound of a call.
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let ids = bulk.selection().ids();
+        let mut progress = Progress::new();
+        if bulk.is_dry_run {
+            let counting = self.dead_letters.count(&bulk.topic, ids, Bulk::TASKS_MAX + 1).await;
+            let count = counting.map_err(|error| Trouble::Unavailable { reason: chain(&error) })?;
+            let (task_count, has_more) = (count.min(Bulk::TASKS_MAX), count > Bulk::TASKS_MAX);
+            return Ok(BulkDone { task_count, has_more, searched_to: None });
+        }
+        let mut tries = 1;
+        loop {
+            let redriven = match self.dead_letters.redrive_many(&bulk.topic, ids, progress.room()).await {
+                Err(Error::GaveWay { .. }) if tries < TRIES_MAX => {
+                    tries += 1;
+                    continue;
+                }
+                Err(error) => return progress.end_with(&error, None),
+                Ok(redriven) => redriven,
+            };
+            progress.task_count += self.put_back(&redriven.rows);
+            match redriven.has_more {
+                false => return Ok(progress.with_no_more()),
+                // What is left is being put back by somebody else.
+                true if redriven.rows.is_empty() => return Ok(progress.with_more(None)),
+                true if progress.room() == 0 || !progress.has_time() => return Ok(progress.with_more(None)),
+                true => {}
+            }
+        }
+    }
+
+    /// Puts one dead letter back.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tries = 1;
+        loop {
+            match self.dead_letters.redrive(id).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(redriven)) => {
+                    self.put_back(&[redriven.row]);
+                    return Ok(Some(redriven.view));
+                }
+                Err(error) => tries_again(&error, &mut tries)?,
+            }
+        }
+    }
+
+    /// Drops one dead letter.
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tries = 1;
+        loop {
+            match self.dead_letters.discard(id).await {
+                Ok(None) => return Ok(None),
+                Ok(dropped) => {
+                    self.metrics.dead_letters_dropped.inc();
+                    return Ok(dropped);
+                }
+                Err(error) => tries_again(&error, &mut tries)?,
+            }
+        }
+    }
+
+    /// Sees to it that new rows are claimed at once; answers how many they are.
+    fn put_back(&self, rows: &[TaskId]) -> u64 {
+        if let (Some(first), Some(last)) = (rows.iter().min(), rows.iter().max()) {
+            let to = uuid::Uuid::from_u128(last.uuid().as_u128().saturating_add(1));
+            self.placing.look_after(Some((first.due_at(), IdRange { from: first.uuid(), to })));
+        }
+        let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        self.metrics.redriven.inc_by(count);
+        count
+    }
+}
+
+/// What follows from an error of a change of one dead letter, at the `tries`th try: another try, or the answer.
+fn tries_again(error: &Error, tries: &mut usize) -> Result<(), Trouble> {
+    match error {
+        Error::GaveWay { .. } if *tries < TRIES_MAX => {
+            *tries += 1;
+            Ok(())
+        }
+        error if error.is_unknown() => Err(Trouble::Unknown { reason: chain(error) }),
+        error => Err(Trouble::Unavailable { reason: chain(error) }),
+    }
+}

@@ -1,0 +1,66 @@
+//! What people ask about many tasks: lists of them, and how many there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::metrics::Metrics;
+use super::service::{Counts, Figure, Page, Trouble};
+use crate::domain::{Cursor, Selection, TopicName};
+use crate::postgres::Error;
+use crate::postgres::counts::{Counted, Counter};
+use crate::postgres::dead_letters::DeadLetters;
+use crate::postgres::listing::Listing;
+use crate::shutdown::chain;
+
+/// Topics that are counted one by one in an answer, the largest.
+const TOPICS_MAX: usize = 1000;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Answers what only reads.
+#[derive(Debug)]
+pub struct Lists {
+    pub listing: Arc<Listing>,
+    pub dead_letters: Arc<DeadLetters>,
+    pub counter: Counter,
+    pub metrics: Metrics,
+}
+
+impl Lists {
+    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let page = self.listing.page(selection, from, limit).await.map_err(unavailable)?;
+        self.metrics.rows_looked_at.inc_by(page.looked);
+        Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
+    }
+
+    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let page = self.dead_letters.page(selection, from, limit).await.map_err(unavailable)?;
+        Ok(Page { tasks: page.tasks, next: page.next })
+    }
+
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        let counted = self.counter.count(rand::random()).await.map_err(unavailable)?;
+        Ok(counts_of(&counted, topic))
+    }
+}
+
+fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
+    let topic = topic.map(TopicName::as_str);
+    let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
+    let of_hour = |task_count| Figure { task_count, is_exact: counted.is_exact_of_hour };
+    let topics = counted.topics(topic);
+    // A topic with few tasks may be on no page of a sample.
+    let has_more_topics = topics.len() > TOPICS_MAX || (!counted.is_exact && topic.is_none());
+    let minutes = (0_u32..).zip(counted.minutes(topic));
+    Counts {
+        as_of: counted.as_of,
+        pending: figure(topics.iter().map(|(_, count)| count).sum()),
+        topics: topics.iter().take(TOPICS_MAX).map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect(),
+        has_more_topics,
+        minutes: minutes.map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count))).collect(),
+    }
+}
+
+/// What only reads has either an answer or none.
+fn unavailable(error: Error) -> Trouble {
+    Trouble::Unavailable { reason: chain(&error) }
+}

@@ -1,0 +1,168 @@
+//! Dead letters over REST: seen, put back once, dropped; and their history tells all of it.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Answer, Api, Cluster, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+async fn drop_dead(api: &Api, id: Uuid) -> Answer {
+    api.send(Method::DELETE, &format!("/v1/dead/{id}"), None).await
+}
+
+async fn redrive(api: &Api, id: Uuid) -> Answer {
+    api.send(Method::POST, &format!("/v1/dead/{id}/redrive"), None).await
+}
+
+async fn states(cluster: &Cluster, id: Uuid) -> Vec<String> {
+    let mut lines: Vec<String> =
+        cluster.execlog().await.into_iter().filter(|line| line.id == id).map(|line| line.state).collect();
+    lines.sort();
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right() {
+    let cluster = Cluster::start("redriven").await;
+    let topic = cluster.topic_with("strict", &[("max.message.bytes", "1000000")]).await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let consumer = cluster.consumer(&topic);
+    let start = now_ms() + 3000;
+    let text = "x".repeat(100_000);
+    let doomed: Vec<Value> = (0..3)
+        .map(|n| json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": { "h": "1" } }))
+        .collect();
+    let doomed = api.submit_all(&doomed).await;
+    cluster.alter_topic(&topic, &[("max.message.bytes", "20000")]).await;
+    assert!(now_ms() < start, "the topic's limit was lowered too late for this test");
+    cluster.wait_final(3, DEADLINE).await;
+    // Seen, page by page.
+    let page = api.get(&format!("/v1/dead?topic={topic}&limit=2")).await.json();
+    let cursor = page["cursor"].as_str().unwrap();
+    let rest = api.get(&format!("/v1/dead?topic={topic}&limit=2&cursor={cursor}")).await.json();
+    let listed: Vec<&Value> = page["dead"].as_array().unwrap().iter().chain(rest["dead"].as_array().unwrap()).collect();
+    let ids: Vec<Uuid> = listed.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(ids, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
+    assert_eq!(rest["cursor"], Value::Null);
+    assert!(
+        listed.iter().all(|task| task["state"] == "dead" && task["reason"].is_string() && task["died_at"].is_string()),
+        "{listed:?}"
+    );
+    assert_eq!(api.get("/v1/dead?topic=other").await.json()["dead"], json!([]));
+    assert_eq!(api.task(ids[0]).await.shown["died_at"], listed[0]["died_at"]);
+    // Put back while the reason lasts, it dies again; once the reason is gone, it arrives.
+    assert_eq!(redrive(api, ids[0]).await.status, 200);
+    eventually("it is dead again", DEADLINE, async || {
+        api.task(ids[0]).await.shown["attempt"] == 2 && api.task(ids[0]).await.state == "dead"
+    })
+    .await;
+    assert_eq!(states(&cluster, ids[0]).await, ["dead", "redriven"]);
+    cluster.alter_topic(&topic, &[("max.message.bytes", "1000000")]).await;
+    let answer = redrive(api, ids[0]).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let task = &answer.json()["task"];
+    assert_eq!((&task["id"], &task["state"], &task["attempt"]), (&json!(ids[0].to_string()), &json!("scheduled"), &json!(3)));
+    assert_eq!((&task["payload_text"], &task["name"]), (&json!(text), &json!("n0")));
+    assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
+    let record = consumer.wait_count(1, DEADLINE).await[0].clone();
+    assert_eq!(record.task_id(), ids[0]);
+    cluster.wait_final(3, DEADLINE).await;
+    eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
+    let found = api.task(ids[0]).await;
+    assert_eq!((found.position(), &found.shown["attempt"]), (Some((record.partition, record.offset)), &json!(3)));
+    let by_name = api.get(&format!("/v1/topics/{topic}/tasks/n0")).await.json();
+    assert_eq!((&by_name["id"], &by_name["state"]), (&json!(ids[0].to_string()), &json!("published")));
+    assert_eq!(states(&cluster, ids[0]).await, ["published", "redriven", "redriven"]);
+    // A name that another task has by now stays with that one.
+    let answer = api
+        .send(
+            Method::PUT,
+            &format!("/v1/topics/{topic}/tasks/n1"),
+            Some(("application/json", br#"{"delay":"1h","payload":1}"#.to_vec())),
+        )
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    assert_eq!(redrive(api, ids[1]).await.status, 200);
+    consumer.wait_count(2, DEADLINE).await;
+    assert_eq!(api.get(&format!("/v1/topics/{topic}/tasks/n1")).await.json()["id"], answer.json()["id"]);
+    // Dropped, it stays dead, without a dead letter.
+    let dropped = drop_dead(api, ids[2]).await;
+    assert_eq!((dropped.status, &dropped.json()["task"]["id"]), (200, &json!(ids[2].to_string())));
+    assert_eq!((drop_dead(api, ids[2]).await.status, redrive(api, ids[2]).await.status), (404, 404));
+    assert_eq!((api.task(ids[2]).await.state.as_str(), states(&cluster, ids[2]).await), ("dead", vec!["dead".to_owned()]));
+    assert_eq!(
+        cluster.count("select count(*) from dead_letter").await + cluster.count("select count(*) from task_follow").await,
+        0
+    );
+}
+
+/// Dead letters as a settle writes them, due within the last hours; every second with the same name.
+async fn load(cluster: &Cluster, topic: &str, count: i64) {
+    let query = "insert into dead_letter (id, row_id, topic, payload, name, attempts, reason)
+        select id, id, $2, 'x', case when n % 2 = 0 then 'name' end, 1, 'tried'
+        from (select n, (lpad(to_hex($3 - n), 12, '0') || '8' || lpad(to_hex(n % 16), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
+              from generate_series(1, $1) n) t";
+    let query = sqlx::query(query).bind(count).bind(topic).bind(now_ms());
+    assert_eq!(query.execute(&cluster.sql).await.unwrap().rows_affected(), u64::try_from(count).unwrap());
+}
+
+async fn redrive_many(api: &Api, body: &Value) -> (i64, bool) {
+    let answer = api.post("/v1/dead/redrive", body.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let answer = answer.json();
+    (answer["redriven"].as_i64().unwrap(), answer["more"].as_bool().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redrives_at_the_same_time_put_each_task_back_once() {
+    let cluster = Cluster::start("redrives").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    load(&cluster, &topic, 12_000).await;
+    assert_eq!(redrive_many(first.api(), &json!({ "topic": topic, "dry_run": true })).await, (10_000, true));
+    assert_eq!(redrive_many(first.api(), &json!({ "topic": "other" })).await, (0, false));
+    let recent = json!({ "topic": topic, "due_from": now_ms() + 60_000 });
+    assert_eq!(redrive_many(first.api(), &recent).await, (0, false));
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 12_000);
+    // One by one: of two callers one puts it back.
+    let ids: Vec<Uuid> =
+        sqlx::query_scalar("select id from dead_letter order by id limit 50").fetch_all(&cluster.sql).await.unwrap();
+    let mut singles = 0;
+    for id in &ids {
+        let (one, two) = tokio::join!(redrive(first.api(), *id), redrive(second.api(), *id));
+        let mut both = [one.status, two.status];
+        both.sort_unstable();
+        assert_eq!(both, [200, 404]);
+        singles += 1;
+    }
+    // Many at once, from both sides.
+    let redrive_all = async |api: &Api| {
+        let mut count = 0;
+        loop {
+            let (redriven, has_more) = redrive_many(api, &json!({ "topic": topic })).await;
+            assert!(redriven <= 10_000);
+            count += redriven;
+            if !has_more {
+                return count;
+            }
+        }
+    };
+    let (one, two) = tokio::join!(redrive_all(first.api()), redrive_all(second.api()));
+    eprintln!("redriven by one {one}, by the other {two}, singly {singles}");
+    assert_eq!(one + two + singles, 12_000);
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 0);
+    cluster.wait_final(12_000, DEADLINE).await;
+    let records = consumer.wait_count(12_000, DEADLINE).await;
+    let arrived: HashSet<Uuid> = records.iter().map(|record| record.task_id()).collect();
+    assert_eq!((records.len(), arrived.len()), (12_000, 12_000));
+    assert_eq!(cluster.count("select count(distinct id) from execlog where state = 'published' ").await, 12_000);
+    assert_eq!(cluster.count("select count(*) from execlog where state = 'published'").await, 12_000);
+    assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
+}

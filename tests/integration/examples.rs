@@ -1,0 +1,108 @@
+//! The submitters and consumers of examples/, each in its own language, print what their page says.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use tokio::process::Command;
+
+use crate::support::{Cluster, Node, Record};
+
+/// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new consumer group.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// One language's programs.
+struct Programs {
+    submit: Vec<String>,
+    consume: Vec<String>,
+}
+
+fn python() -> Programs {
+    let program =
+        |file: &str| vec![built("python/bin/python"), root().join(format!("examples/python/{file}")).display().to_string()];
+    Programs { submit: program("submit.py"), consume: program("consume.py") }
+}
+
+fn java() -> Programs {
+    let target = root().join("examples/java/target").display().to_string();
+    let program =
+        |class: &str| vec!["java".to_owned(), "-cp".to_owned(), format!("{target}/classes:{target}/lib/*"), class.to_owned()];
+    Programs { submit: program("Submit"), consume: program("Consume") }
+}
+
+fn go() -> Programs {
+    Programs { submit: vec![built("go/submit")], consume: vec![built("go/consume")] }
+}
+
+fn built(path: &str) -> String {
+    let path: PathBuf = root().join(".stack/examples").join(path);
+    assert!(path.exists(), "{} is not built: run scripts/examples", path.display());
+    path.display().to_string()
+}
+
+/// What stands in examples/README.md behind the mark `<!-- output: NAME -->`.
+fn documented(name: &str) -> String {
+    let page = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let mark = format!("<!-- output: {name} -->\n```\n");
+    let (_, from) = page.split_once(&mark).unwrap();
+    from.split_once("```").unwrap().0.to_owned()
+}
+
+/// Runs a program of the examples to its end, which must be a good one, and returns what it printed.
+async fn output(cluster: &Cluster, node: &Node, topic: &str, program: &[String], arguments: &[&str]) -> String {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    command.env("PUNCTUAL_URL", node.api().base()).env("KAFKA", &cluster.stack.kafka).env("TOPIC", topic).env("GROUP", topic);
+    let output =
+        tokio::time::timeout(DEADLINE, command.output()).await.unwrap_or_else(|_| panic!("{program:?} did not end")).unwrap();
+    assert!(output.status.success(), "{program:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Writes the record once more, as a node does that cannot know whether it was written.
+async fn duplicate(cluster: &Cluster, topic: &str, record: &Record) {
+    let producer: FutureProducer = ClientConfig::new().set("bootstrap.servers", &cluster.stack.kafka).create().unwrap();
+    let headers = record
+        .headers
+        .iter()
+        .fold(OwnedHeaders::new(), |headers, (name, value)| headers.insert(Header { key: name, value: value.as_deref() }));
+    let copy = FutureRecord::to(topic)
+        .partition(record.partition)
+        .key(record.key.as_deref().unwrap())
+        .payload(record.payload.as_deref().unwrap())
+        .headers(headers);
+    producer.send(copy, DEADLINE).await.unwrap();
+}
+
+async fn prints_what_its_page_says(language: &str, programs: Programs) {
+    let cluster = Cluster::start(&format!("examples-{language}")).await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    assert_eq!(output(&cluster, &node, &topic, &programs.submit, &[]).await, documented("submit"));
+    let records = consumer.wait_count(1, DEADLINE).await;
+    duplicate(&cluster, &topic, &records[0]).await;
+    assert_eq!(output(&cluster, &node, &topic, &programs.consume, &["2"]).await, documented("consume"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_python_examples_print_what_their_page_says() {
+    prints_what_its_page_says("python", python()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_java_examples_print_what_their_page_says() {
+    prints_what_its_page_says("java", java()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_go_examples_print_what_their_page_says() {
+    prints_what_its_page_says("go", go()).await;
+}
