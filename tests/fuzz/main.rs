@@ -18,7 +18,7 @@ use punctual::api::times;
 use punctual::client::answer::Answer;
 use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
-use punctual::domain::{BatchId, Headers, NodeId, TaskId, TaskName, Timestamp, TopicName, headers};
+use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName, headers};
 use punctual::etcd::Member;
 use punctual::node::service::Due;
 use punctual::postgres::arrays::Elements;
@@ -87,6 +87,17 @@ fn an_id_has_one_spelling() {
             assert_eq!(id.to_string(), text.to_lowercase());
             assert!(id.due_at() <= Timestamp::MAX && id.shard().number() < 4096);
             assert_eq!(text.parse::<NodeId>().map(NodeId::uuid), Ok(id.uuid()));
+        }
+    });
+}
+
+#[test]
+fn a_cursor_is_one_that_was_given_or_none() {
+    let selection = Selection { topic: TopicName::new("orders").ok(), due_from: None, due_to: None };
+    fuzz("cursor", |input| {
+        for list in [List::Tasks, List::DeadLetters] {
+            let Some(cursor) = Cursor::of_bytes(input, list, &selection) else { continue };
+            assert_eq!(cursor.to_bytes(list, &selection), input);
         }
     });
 }
