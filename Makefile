@@ -2,13 +2,13 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test run down build lint fmt docs
+.PHONY: help demo test run down build lint fmt docs fuzz sabotage
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## 1,000 tasks, two nodes, one of them killed half-way; says what arrived and how late
 	@scripts/stack prerequisites
@@ -35,6 +35,13 @@ down: ## stop Postgres, etcd and Kafka (data stays; `scripts/stack down --all --
 build: ## the release binary
 	@scripts/stack prerequisites
 	@$(RELEASE_BUILD)
+
+fuzz: ## give the decoders bytes for SECONDS (60) each; TARGET=name of a test for one of them, FUZZ_SEED=n to look there again
+	@FUZZ_SECONDS=$(or $(SECONDS),60) cargo test --locked --test fuzz -- --nocapture $(TARGET)
+
+sabotage: ## break each promise in a copy, and require that its test notices; NUMBERS="02 06" for some of them
+	@scripts/stack prerequisites --test
+	@scripts/sabotage $(NUMBERS)
 
 lint: ## formatting, clippy, shellcheck, docker files
 	@scripts/stack prerequisites --test

@@ -22,7 +22,7 @@ mod bulk;
 mod cluster;
 mod connection;
 mod document;
-mod draft;
+pub mod draft;
 mod fields;
 mod front;
 mod health;
@@ -49,7 +49,7 @@ mod task_json;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod times;
+pub mod times;
 mod trace;
 mod unpack;
 mod values;

@@ -3,19 +3,19 @@
 //! Each prints what came of it (stdout what was asked for, stderr why not), and says by its exit code what a script should do next. A call is made again
 //! only where that is safe: what has a name, what certainly was not done, what changes nothing the second time.
 
-mod answer;
+pub mod answer;
 pub mod args;
 mod bulk;
 mod caller;
 mod counts;
 mod draft;
 mod figures;
-mod lines;
+pub mod lines;
 mod pages;
 mod print;
 mod retry;
 mod table;
-mod task;
+pub mod task;
 #[cfg(test)]
 mod tests;
 

@@ -9,6 +9,7 @@ pub mod domain;
 pub mod engine;
 pub mod etcd;
 pub mod kafka;
+pub mod kill_point;
 pub mod node;
 pub mod postgres;
 pub mod shutdown;

@@ -1,7 +1,7 @@
 //! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
 
 pub mod adopt;
-mod arrays;
+pub mod arrays;
 pub mod backlog;
 pub mod cancel;
 pub mod cancel_many;

@@ -9,6 +9,7 @@ mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use source::Source;
 
@@ -132,6 +133,22 @@ fn decisions_are_all_in_their_index() {
         files.iter().find(|(path, _)| path == "docs/decisions/README.md").map(|(_, text)| text.as_str()).unwrap_or_default();
     let records = files.iter().filter_map(|(path, _)| path.strip_prefix("docs/decisions/")).filter(|name| *name != "README.md");
     holds(records.filter(|name| !index.contains(*name)).map(|name| format!("{name} is not in the index")).collect());
+}
+
+#[test]
+fn every_sabotage_still_applies() {
+    let files = files();
+    let patches: Vec<&(String, String)> = files.iter().filter(|(path, _)| path.starts_with("tests/sabotage/")).collect();
+    let sources: Vec<&str> = files.iter().filter(|(path, _)| path.ends_with(".rs")).map(|(_, text)| text.as_str()).collect();
+    holds(patches.iter().flat_map(|(path, text)| rules::sabotage(path, text, &sources)).collect());
+    // The nine promises of the README.
+    let has = |promise: char| patches.iter().any(|(_, text)| text.starts_with(&format!("Promise: {promise}, ")));
+    holds(('1'..='9').filter(|promise| !has(*promise)).map(|promise| format!("no sabotage of promise {promise}")).collect());
+    for (path, _) in patches {
+        let git = Command::new("git").current_dir(root()).args(["apply", "--check", path]).output();
+        let output = git.unwrap_or_else(|error| panic!("git, to check {path}: {error}"));
+        assert!(output.status.success(), "{path} is to be made anew: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]
@@ -296,6 +313,16 @@ fn a_registry_and_a_path_of_one_machine_are_seen() {
     let folder = ["cd ", "work", "main"].join("/");
     assert_eq!(said(rules::places("a", &format!("fine\n{registry}\n{folder}\n"))), 2);
     assert_eq!(said(rules::places("a", "see docs/work/x.md and $HOME/work/x")), 0);
+}
+
+#[test]
+fn a_sabotage_without_a_header_or_a_test_is_seen() {
+    let sources = ["#[test]\nfn it_is_so() {}\n"];
+    let whole = "Promise: 1, x\nSabotage: y\nTest: --lib a::tests::it_is_so\n\ndiff --git a/a b/a\n";
+    assert_eq!(said(rules::sabotage("a", whole, &sources)), 0);
+    for broken in [whole.replace("it_is_so", "it_is_not"), whole.replace("--lib", "--bin x"), whole.replace("Sabotage", "Why")] {
+        assert_eq!(said(rules::sabotage("a", &broken, &sources)), 1, "{broken}");
+    }
 }
 
 #[test]

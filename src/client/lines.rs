@@ -5,7 +5,7 @@
 
 mod delivery;
 mod judge;
-mod line;
+pub mod line;
 mod reader;
 mod screen;
 mod tally;

@@ -9,6 +9,9 @@
 //! | between the bounds | they are narrowed |
 //! | outside of them by up to 500 ms | it was set, or slewed quickly: only the new stamp counts |
 //! | outside of them by more | a jump: only the new stamp counts, and the clock is not steady until it has held for a minute |
+//!
+//! Answers of several connections overtake each other: one that was asked for before the bounds were last confirmed may hold the older stamp. When such a
+//! one contradicts them, the lower of the two counts until a later question settles it: too low a bound is late for a moment, too high a one is early.
 
 use std::time::Duration;
 
@@ -33,6 +36,8 @@ pub const HOLD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct StampedClock {
     bounds: Option<Bounds>,
+    /// When the last answer arrived that the bounds agree with.
+    agreed_at: Monotonic,
     jumped_at: Option<Monotonic>,
 }
 
@@ -53,7 +58,8 @@ impl StampedClock {
     /// Takes in a stamp; true when it shows that Postgres's clock has jumped.
     pub fn take_in(&mut self, stamp: Stamp) -> bool {
         let shown = Bounds::of(stamp);
-        let Some(known) = self.bounds.replace(shown).map(|bounds| bounds.run_on(stamp.arrived_at)) else {
+        let Some(known) = self.bounds.map(|bounds| bounds.run_on(stamp.arrived_at)) else {
+            (self.bounds, self.agreed_at) = (Some(shown), stamp.arrived_at);
             return false;
         };
         let outside = known.low.micros_after(shown.high).max(shown.low.micros_after(known.high));
@@ -63,8 +69,11 @@ impl StampedClock {
         } else if self.jumped_at.is_some_and(|jumped_at| stamp.arrived_at.since(jumped_at) >= HOLD) {
             self.jumped_at = None;
         }
+        let may_be_older = stamp.asked_at < self.agreed_at;
         if outside <= 0 {
-            self.bounds = Some(known.narrowed_by(shown));
+            (self.bounds, self.agreed_at) = (Some(known.narrowed_by(shown)), stamp.arrived_at);
+        } else if !may_be_older || shown.low < known.low {
+            (self.bounds, self.agreed_at) = (Some(shown), stamp.arrived_at);
         }
         has_jumped
     }

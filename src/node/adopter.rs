@@ -23,6 +23,7 @@ use super::settler::Undone;
 use super::wheel::Entrance;
 use crate::clock;
 use crate::domain::{BatchId, Monotonic};
+use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
 use crate::shutdown::{Failure, chain};
@@ -107,6 +108,7 @@ impl Adopter {
         if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
             let adopted = self.adoptions.adopt(BATCHES_MAX).await?;
             if !adopted.is_empty() {
+                reach(Point::BatchAdopted);
                 tracing::info!(batches = adopted.len(), "adopted");
                 self.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
                 if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
@@ -161,6 +163,7 @@ impl Adopter {
             match self.adoptions.load(batch).await {
                 Ok(Some(loaded)) => {
                     let held = self.holdings.hold(loaded, Past::MaybeSent, clock::monotonic());
+                    reach(Point::BatchLoaded);
                     if !self.wheel.put(held).await {
                         tracing::warn!("the wheel has ended; an adopted batch is left for others");
                     }

@@ -17,6 +17,7 @@ use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, BatchId, IdRange, Monotonic, NodeId, ShardCount, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings};
+use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::claim::{Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::{Failure, chain};
@@ -331,6 +332,7 @@ impl Claimer {
         };
         match claimed {
             Claimed::Batch(batch) => {
+                reach(Point::ClaimCommitted);
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
                 self.claiming_of(source).took(claim, count);

@@ -9,6 +9,9 @@
 //!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -14,6 +14,7 @@ use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, NewTask, TaskState};
+use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
 use crate::shutdown::{Failure, chain};
@@ -300,6 +301,7 @@ impl PlainStore {
         let near = bounds_of(&group.near);
         match answer {
             Ok(stamp) => {
+                reach(Point::InsertCommitted);
                 shared.clock.take_in(stamp, began_at);
                 shared.metrics.submit_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 shared.metrics.submit_group_tasks.observe(f64::from(u32::try_from(tasks.len()).unwrap_or(u32::MAX)));

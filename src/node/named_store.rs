@@ -16,6 +16,7 @@ use super::placing::{Place, Placing, bounds_of, clamp};
 use super::service::{Accepted, Refusal};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, NewTask, TaskId, TaskState};
+use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::names::Names;
 use crate::postgres::submit_named::{Group, NamedSubmits};
@@ -75,6 +76,7 @@ impl NamedStore {
         let answer = self.submits.store(&group).await;
         let won = match answer {
             Ok((won, stamp)) => {
+                reach(Point::InsertCommitted);
                 shared.clock.take_in(stamp, began_at);
                 won
             }

@@ -14,6 +14,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::{Outcome, Receipt, TaskId, TopicName};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
+use crate::kill_point::{Point, reach};
 
 /// What became of handing a record over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,7 +172,10 @@ impl Reports {
     fn note(&self, held: &Arc<Held>, place: usize, outcome: Outcome) {
         match held.note(place, outcome) {
             Noted::MoreToCome => {}
-            Noted::Complete => self.completed.put(Arc::clone(held)),
+            Noted::Complete => {
+                reach(Point::LastAcknowledged);
+                self.completed.put(Arc::clone(held));
+            }
             Noted::GivenUp => self.holdings.let_go(held),
         }
     }
@@ -318,7 +322,10 @@ impl Publisher {
         let place = place(index);
         let task = held.batch.task(place);
         match producer.send(ticket(held.slot, index), held.topic_of(place).as_str(), &task) {
-            Ok(()) => Handed::Over,
+            Ok(()) => {
+                reach(Point::RecordHandedOver);
+                Handed::Over
+            }
             Err(SendError::Full) => Handed::Full,
             Err(SendError::Failed(fate)) => {
                 self.reports.failed(Arc::clone(held), index, fate, false);

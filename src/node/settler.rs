@@ -10,6 +10,7 @@ use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::publisher::Reports;
 use crate::clock::{self, ClusterClock};
+use crate::kill_point::{Point, reach};
 use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
@@ -76,8 +77,10 @@ impl Settler {
         }
         let group: Vec<&Settlement> = waiting[..count].iter().map(|(_, settlement)| settlement.as_ref()).collect();
         let began_at = clock::monotonic();
+        reach(Point::SettleReady);
         match self.settles.settle(&group).await {
             Ok(settled) => {
+                reach(Point::SettleAnswered);
                 self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
                 self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 for (held, settlement) in waiting.drain(..count) {

@@ -4,7 +4,9 @@
 //! millisecond of a batch (a *slice* of tasks), and hands it out a little early; an exact timer waits out the rest. Before a record is handed over, the
 //! cluster's clock is read again: never early comes first.
 
-use std::collections::{BTreeMap, VecDeque};
+mod near;
+mod slice;
+
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -15,21 +17,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
+use self::near::{LOOK_AGAIN, Near};
+use self::slice::{Slice, slices_of};
 use super::exact_timer::ExactTimer;
 use super::holdings::Held;
-use super::publisher::{Handed, Publisher};
+use super::publisher::Publisher;
 use crate::clock::ClusterClock;
-use crate::domain::Timestamp;
 use crate::shutdown::Tasks;
 
 /// Batches on their way to the wheel. What waits here is held already, and bounded by what may be held.
 const QUEUE_MAX: usize = 1_024;
-/// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own millisecond of lateness.
-const LEAD: Duration = Duration::from_millis(3);
-/// The cluster's clock is asked again at least so often.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Records that are handed over in one go before the wheel looks at its other duties: about 0.3 ms of work.
-const RECORDS_AT_ONCE: usize = 128;
 /// How soon a producer that was full, or a gate that was closed, is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -47,16 +44,6 @@ impl Entrance {
     }
 }
 
-/// A due millisecond of a batch: tasks `order[position..end]`.
-#[derive(Debug)]
-struct Slice {
-    due_at: Timestamp,
-    held: Arc<Held>,
-    order: Arc<[u32]>,
-    position: usize,
-    end: usize,
-}
-
 /// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its slice at the latest, never before its due time.
 ///
 /// # Errors
@@ -69,18 +56,9 @@ pub fn start(publisher: Arc<Publisher>, clock: Arc<ClusterClock>, precision: Dur
     thread::Builder::new().name("wheel".to_owned()).spawn(move || {
         let outcome = runtime.block_on(async {
             let timer = ExactTimer::new()?;
-            Wheel {
-                publisher,
-                clock,
-                precision,
-                timer,
-                queue: DelayQueue::new(),
-                soon: BTreeMap::new(),
-                due: VecDeque::new(),
-                count: 0,
-            }
-            .run(receiver, stopping)
-            .await
+            Wheel { publisher, clock, precision, timer, queue: DelayQueue::new(), near: Near::default() }
+                .run(receiver, stopping)
+                .await
         });
         // The receiver is gone only when the process is ending.
         drop(ended.send(outcome));
@@ -100,11 +78,7 @@ struct Wheel {
     precision: Duration,
     timer: ExactTimer,
     queue: DelayQueue<Slice>,
-    /// Due within the lead; the number keeps slices of one millisecond in the order of their arrival.
-    soon: BTreeMap<(Timestamp, u64), Slice>,
-    /// Due, and not all handed over yet.
-    due: VecDeque<Slice>,
-    count: u64,
+    near: Near,
 }
 
 impl Wheel {
@@ -131,90 +105,39 @@ impl Wheel {
         if is_stalled {
             return Some(RETRY);
         }
-        if !self.due.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        let ((due_at, _), _) = self.soon.first_key_value()?;
+        let due_at = self.near.next_due_at()?;
         Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)).min(LOOK_AGAIN))
     }
 
-    /// Cuts a batch into slices and keeps each until its time.
     fn take_in(&mut self, held: &Arc<Held>) {
-        let batch = &held.batch;
-        let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
-        order.sort_by_key(|index| batch.id_of(place(*index)));
-        let order: Arc<[u32]> = order.into();
-        let mut position = 0;
-        while position < order.len() {
-            let due_at = self.end_of_slice(batch.due_at(place(order[position])));
-            let end =
-                position + order[position..].partition_point(|index| self.end_of_slice(batch.due_at(place(*index))) <= due_at);
-            self.keep(Slice { due_at, held: Arc::clone(held), order: Arc::clone(&order), position, end });
-            position = end;
+        for slice in slices_of(held, self.precision) {
+            self.keep(slice);
         }
     }
 
     /// Tasks whose record did not get through, and that are to be published once more.
     fn take_again(&mut self) {
         for (held, index) in self.publisher.reports.again.take() {
-            let due_at = held.batch.due_at(place(index));
-            self.due.push_back(Slice { due_at, held, order: Arc::new([index]), position: 0, end: 1 });
+            self.keep(Slice::of_one(held, index));
         }
     }
 
     fn keep(&mut self, slice: Slice) {
-        let Some(now) = self.clock.now() else { return self.keep_soon(slice) };
-        let wait = slice.due_at.since(now);
-        if wait.is_zero() {
-            self.due.push_back(slice);
-        } else if wait <= LEAD {
-            self.keep_soon(slice);
-        } else {
-            // Not for longer than this, for the cluster's clock may be set meanwhile.
-            self.queue.insert(slice, (wait - LEAD).min(LOOK_AGAIN));
+        if let Some((slice, wait)) = self.near.keep(slice, self.clock.now()) {
+            self.queue.insert(slice, wait);
         }
-    }
-
-    fn keep_soon(&mut self, slice: Slice) {
-        self.count += 1;
-        self.soon.insert((slice.due_at, self.count), slice);
     }
 
     /// Publishes what is due, up to a bound; true when the producer takes no more just now, or may not be given more.
     fn publish_due(&mut self) -> bool {
-        if let Some(now) = self.clock.now() {
-            while let Some(entry) = self.soon.first_entry().filter(|entry| entry.key().0 <= now) {
-                self.due.push_back(entry.remove());
-            }
-        }
-        if self.due.is_empty() {
+        let Some(now) = self.clock.now() else { return false };
+        if !self.near.ripen(now) {
             return false;
         }
         if !self.publisher.may_publish() {
             return true;
         }
-        let mut left = RECORDS_AT_ONCE;
-        while let Some(slice) = self.due.front_mut() {
-            while slice.position < slice.end {
-                if left == 0 {
-                    return false;
-                }
-                left -= 1;
-                match self.publisher.publish(&slice.held, slice.order[slice.position]) {
-                    Handed::Over => slice.position += 1,
-                    Handed::Full => return true,
-                }
-            }
-            self.due.pop_front();
-        }
-        false
-    }
-
-    /// The end of the slice that a due time falls into: the next multiple of the precision.
-    fn end_of_slice(&self, due_at: Timestamp) -> Timestamp {
-        let width = i64::try_from(self.precision.as_millis()).unwrap_or(i64::MAX).max(1);
-        let millis = due_at.as_millis();
-        Timestamp::from_millis(millis.saturating_add(width - 1) / width * width)
+        self.near.hand_over(now, |held, index| self.publisher.publish(held, index))
     }
 }
 
@@ -237,8 +160,4 @@ async fn wait_out(timer: &ExactTimer, wait: Option<Duration>) -> io::Result<()> 
         Some(wait) => timer.wait(wait).await,
         None => std::future::pending().await,
     }
-}
-
-fn place(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
 }

@@ -11,8 +11,8 @@ pub struct Elements<'a> {
     left: usize,
 }
 
-/// Reads column `index` of `row` as an array; `Ok(None)` is NULL.
-pub fn elements<'r>(row: &'r PgRow, index: usize) -> Result<Option<Elements<'r>>, sqlx::Error> {
+/// The bytes of column `index` of `row`, an array; `Ok(None)` is NULL.
+pub fn array(row: &PgRow, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
     let value = row.try_get_raw(index)?;
     if value.is_null() {
         return Ok(None);
@@ -20,8 +20,7 @@ pub fn elements<'r>(row: &'r PgRow, index: usize) -> Result<Option<Elements<'r>>
     if value.format() != PgValueFormat::Binary {
         return Err(sqlx::Error::Decode("an array came as text".into()));
     }
-    let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
-    Elements::new(bytes).map(Some).ok_or_else(|| sqlx::Error::Decode("an array of an unknown shape".into()))
+    value.as_bytes().map(Some).map_err(sqlx::Error::Decode)
 }
 
 impl<'a> Elements<'a> {
@@ -38,8 +37,14 @@ impl<'a> Elements<'a> {
         (dimensions == 1).then_some(Self { rest, left: usize::try_from(length).ok()? })
     }
 
-    pub fn len(&self) -> usize {
+    /// How many there should be; there are fewer when the bytes end before.
+    pub fn declared_count(&self) -> usize {
         self.left
+    }
+
+    /// How many there can be, at most: each has a length of four bytes.
+    pub fn count_max(&self) -> usize {
+        self.left.min(self.rest.len() / size_of::<i32>())
     }
 
     /// Bytes that all elements take together, at most.

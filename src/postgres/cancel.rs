@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::connection::Purpose;
 use super::{Connection, Error, Settings};
 use crate::domain::TaskId;
+use crate::kill_point::{Point, reach};
 
 /// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
 pub(super) const PURPOSE: Purpose = Purpose {
@@ -58,7 +59,9 @@ impl Canceller {
         for _round in 0..ROUNDS_MAX {
             // The far table first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, &mut cancelled, FAR).await?;
+            reach(Point::FarCancelled);
             self.delete(&mut wanted, &mut cancelled, NEAR).await?;
+            reach(Point::CancelCommitted);
             if wanted.is_empty() {
                 break;
             }

@@ -6,7 +6,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::arrays::{Elements, elements};
+use super::arrays::{Elements, array};
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
 use crate::domain::batch::TaskParts;
@@ -216,27 +216,39 @@ fn read(row: &PgRow, batch: BatchId) -> Result<(Claimed, Timestamp), sqlx::Error
 
 /// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads, headers. `None` when the ids are NULL.
 pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Option<Batch>, sqlx::Error> {
-    let Some(ids) = elements(row, first)? else { return Ok(None) };
-    let mut columns = Columns {
-        first_ids: elements(row, first + 1)?,
-        attempts: elements(row, first + 2)?,
-        names: elements(row, first + 3)?,
-        topics: needed(row, first + 4)?,
-        keys: needed(row, first + 5)?,
-        payloads: needed(row, first + 6)?,
-        headers: needed(row, first + 7)?,
-    };
-    let bytes = columns.keys.bytes() + columns.payloads.bytes() + columns.headers.bytes();
-    let mut builder = BatchBuilder::new(batch, ids.len(), bytes);
-    for id in ids {
-        let parts = columns.next(id).ok_or_else(|| sqlx::Error::Decode("the arrays of a batch differ in length".into()))?;
-        builder.push(parts);
+    let mut arrays = [None; 8];
+    for (index, array_of) in arrays.iter_mut().enumerate() {
+        *array_of = array(row, first + index)?;
     }
-    Ok(Some(builder.build()))
+    if arrays[0].is_none() {
+        return Ok(None);
+    }
+    let wrong = || sqlx::Error::Decode("the arrays of a batch differ in length, or are none".into());
+    batch_of(batch, arrays).map(Some).ok_or_else(wrong)
 }
 
-fn needed(row: &PgRow, index: usize) -> Result<Elements<'_>, sqlx::Error> {
-    elements(row, index)?.ok_or_else(|| sqlx::Error::Decode("an array of a batch is missing".into()))
+/// A batch from the bytes of its arrays as Postgres sends them, in the order of [`read_batch`]; the second to fourth may be missing. `None` when they are
+/// no arrays, or do not belong together.
+pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 8]) -> Option<Batch> {
+    let [ids, first_ids, attempts, names, topics, keys, payloads, headers] = arrays;
+    let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));
+    let ids = Elements::new(ids?)?;
+    let mut columns = Columns {
+        first_ids: maybe(first_ids)?,
+        attempts: maybe(attempts)?,
+        names: maybe(names)?,
+        topics: Elements::new(topics?)?,
+        keys: Elements::new(keys?)?,
+        payloads: Elements::new(payloads?)?,
+        headers: Elements::new(headers?)?,
+    };
+    let bytes = columns.keys.bytes() + columns.payloads.bytes() + columns.headers.bytes();
+    let (count, mut builder) = (ids.declared_count(), BatchBuilder::new(batch, ids.count_max(), bytes));
+    for id in ids {
+        builder.push(columns.next(id)?);
+    }
+    // An array that ends early must not become a batch without some of its tasks.
+    Some(builder.build()).filter(|built| built.len() == count)
 }
 
 struct Columns<'a> {

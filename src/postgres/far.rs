@@ -13,6 +13,7 @@ use super::connection::Purpose;
 use super::partitions::KEEPER;
 use super::{Connection, Error, Settings};
 use crate::domain::IdRange;
+use crate::kill_point::{Point, reach};
 
 const PURPOSE: Purpose =
     Purpose { name: "mover", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
@@ -58,6 +59,7 @@ impl Mover {
             match self.move_chunk(rest, rows_max).await {
                 Ok(Chunk::Taken | Chunk::Nothing) => break,
                 Ok(Chunk::Moved { task_count, last }) => {
+                    reach(Point::FarChunkMoved);
                     moved.task_count += task_count;
                     rest.from = after(last);
                     rows_max = ROWS_MAX;

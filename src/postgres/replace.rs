@@ -22,6 +22,7 @@ use super::error::Error;
 use super::names::Entry;
 use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
+use crate::kill_point::{Point, reach};
 
 const PURPOSE: Purpose =
     Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };
@@ -140,7 +141,9 @@ struct Change<'a> {
 impl Change<'_> {
     async fn run(&self, open: &mut PgConnection, over: Option<TaskId>) -> Result<Replacement, sqlx::Error> {
         let mut transaction = open.begin().await?;
-        let done = match self.lock(&mut transaction).await? {
+        let entry = self.lock(&mut transaction).await?;
+        reach(Point::NameLocked);
+        let done = match entry {
             None => match self.place(&mut transaction, CREATE, None).await? {
                 true => Replacement::Created,
                 false => Replacement::Overtaken,
@@ -150,6 +153,7 @@ impl Change<'_> {
                 Replacement::Created
             }
             Some(entry) if self.take_out_far(&mut transaction, entry).await? => {
+                reach(Point::NameTakenOut);
                 self.move_entry(&mut transaction).await?;
                 Replacement::Replaced
             }
@@ -166,6 +170,7 @@ impl Change<'_> {
             Replacement::Created | Replacement::Replaced => transaction.commit().await?,
             Replacement::Gone(_) | Replacement::Overtaken => transaction.rollback().await?,
         }
+        reach(Point::NameReplaced);
         Ok(done)
     }
 

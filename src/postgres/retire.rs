@@ -22,6 +22,7 @@ use super::partitions::{attach_statement, execute, retire_lock, take_census};
 use super::{Connection, Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
+use crate::kill_point::{Point, reach};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
 /// Whatever a detach waits for, it must not be cut off.
@@ -91,7 +92,9 @@ impl Retirer {
 
     async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         if self.prepare(partition).await? {
+            reach(Point::LeafTruncated);
             self.detach(partition).await?;
+            reach(Point::LeafDetached);
             self.drop_or_keep(partition, now, retired).await?;
         }
         Ok(())

@@ -11,10 +11,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("clock", &["domain", "engine"]),
     ("shutdown", &["clock"]),
     ("telemetry", &[]),
-    ("postgres", &["domain", "clock", "shutdown", "telemetry"]),
+    ("kill_point", &[]),
+    ("postgres", &["domain", "clock", "kill_point", "shutdown", "telemetry"]),
     ("kafka", &["domain", "clock", "shutdown", "telemetry"]),
     ("etcd", &["domain", "clock", "shutdown", "telemetry"]),
-    ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "shutdown", "telemetry"]),
+    ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "kill_point", "shutdown", "telemetry"]),
     ("api", &["domain", "clock", "shutdown", "telemetry", "node::service"]),
     ("client", &["domain", "clock"]),
     ("config", &["domain", "client::args", "telemetry::logging"]),
@@ -324,4 +325,19 @@ pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
         }
     }
     broken
+}
+
+/// The header of a sabotage: the promise, what is broken, and a test that exists.
+pub fn sabotage(path: &str, patch: &str, sources: &[&str]) -> Vec<String> {
+    let header = patch.split("diff --git").next().unwrap_or_default();
+    let field = |name: &str| header.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default();
+    let words: Vec<&str> = field("Test").split(' ').collect();
+    let is_known = matches!(words.as_slice(), ["--lib", _] | ["--test", "integration", _]);
+    let test = words.last().and_then(|path| path.rsplit("::").next()).unwrap_or_default();
+    let broken = [
+        (field("Promise").is_empty() || field("Sabotage").is_empty(), "says neither its promise nor what it breaks"),
+        (!is_known, "names no test of --lib or of --test integration"),
+        (!sources.iter().any(|source| source.contains(&format!("fn {test}("))), "names a test that does not exist"),
+    ];
+    broken.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, what)| format!("{path}: {what}")).collect()
 }

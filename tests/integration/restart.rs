@@ -33,6 +33,27 @@ async fn a_node_that_is_told_to_end_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
+    // A wide window: the node holds its tasks for longer than it may drain.
+    let cluster = Cluster::with("drain-timeout", Wishes { window: "8s", ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let (mut leaver, stayer) = tokio::join!(cluster.node_with(&["--drain-timeout", "500ms"]), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let ledger = Ledger::default();
+    let tasks: Vec<_> = (0..50).map(|_| json!({ "topic": topic, "delay": 7000, "payload_text": "held" })).collect();
+    let accepted = leaver.api().submit_all(&tasks).await;
+    assert!(accepted.iter().all(|task| task.state == "claimed"));
+    ledger.accept_all(&accepted, &tasks);
+    leaver.terminate();
+    let status = leaver.wait_exit(Duration::from_secs(6)).await;
+    assert_eq!(status.code(), Some(0), "{}", leaver.log());
+    let heir = stayer.id().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.published_count, findings.duplicates, findings.dead), (50, Vec::new(), Vec::new()));
+    assert!(cluster.execlog().await.iter().all(|line| line.node == Some(heir)), "published by the one that stayed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
     // A wide window: the node holds a task for seconds, and drains as long.
     let cluster = Cluster::with("draining", Wishes { window: "8s", has_etcd: false, ..Wishes::default() }).await;

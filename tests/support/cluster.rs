@@ -131,18 +131,32 @@ impl Cluster {
 
     /// A node that was started and not waited for.
     pub fn spawn(&self, arguments: &[&str]) -> Node {
+        let all = self.arguments(arguments);
+        self.spawn_bare(&all)
+    }
+
+    /// A node that was started to abort when it comes to a point: `claim-committed`, or `record-handed-over:20` for the twentieth time.
+    pub fn spawn_to_die_at(&self, point: &str) -> Node {
+        let variables = [(punctual::kill_point::VARIABLE, point)];
+        Node::spawn_with(&self.next_node_name(), &self.arguments(&[]), &variables, &self.logs)
+    }
+
+    fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec!["--database-url", &self.database.url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
         if self.wishes.has_etcd {
             all.extend(["--etcd", &self.stack.etcd]);
         }
-        all.extend(arguments);
-        self.spawn_bare(&all)
+        all.extend(more);
+        all
     }
 
     /// A node with no settings but these.
     pub fn spawn_bare(&self, arguments: &[&str]) -> Node {
-        let number = self.node_count.fetch_add(1, Ordering::Relaxed) + 1;
-        Node::spawn(&format!("node-{number}"), arguments, &self.logs)
+        Node::spawn(&self.next_node_name(), arguments, &self.logs)
+    }
+
+    fn next_node_name(&self) -> String {
+        format!("node-{}", self.node_count.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     // --- topics ---

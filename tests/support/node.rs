@@ -42,10 +42,15 @@ pub fn program(arguments: &[&str]) -> Command {
 impl Node {
     /// Starts `punctual serve` with `arguments` and its log in `folder`; it may not be up yet.
     pub fn spawn(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        Self::spawn_with(name, arguments, &[], folder)
+    }
+
+    /// The same, with variables in its environment.
+    pub fn spawn_with(name: &str, arguments: &[&str], variables: &[(&str, &str)], folder: &Path) -> Self {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
         let mut command = program(&["serve", "--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
-        let child = command.args(arguments).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        let child = command.args(arguments).envs(variables.iter().copied()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let pid = child.id().unwrap();
         Self { name: name.to_owned(), child, pid, log, api: None }
     }

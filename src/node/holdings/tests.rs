@@ -1,0 +1,136 @@
+//! The books, held against what may happen to a batch between claim and settle.
+
+use super::*;
+use crate::domain::batch::TaskParts;
+use crate::domain::{BatchBuilder, Receipt, Shard, TaskId};
+use crate::engine::topics;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u64) -> Monotonic {
+    Monotonic::from_start(Duration::from_secs(seconds))
+}
+
+fn holdings(tasks_max: usize) -> Holdings {
+    let settings = topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max: usize::MAX };
+    Holdings::new(Bounds { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX }, Topics::new(settings))
+}
+
+fn batch(task_count: u64) -> Batch {
+    let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 0, 0);
+    for number in 0..task_count {
+        let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
+        let (key, payload) = (None, Some(b"payload".as_slice()));
+        builder.push(TaskParts { id, first_id: None, attempt: None, topic: "t", key, payload, headers: None, name: None });
+    }
+    builder.build()
+}
+
+fn published() -> Outcome {
+    Outcome::Published(Receipt { partition: 0, offset: 0, published_at: Timestamp::EPOCH })
+}
+
+/// Holds a batch and settles it at `answered_at`.
+fn settled(holdings: &Holdings, answered_at: Monotonic) -> BatchId {
+    let held = holdings.hold(batch(1), Past::Fresh, at(0));
+    assert_eq!(held.note(0, published()), Noted::Complete);
+    let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
+    holdings.settled(&held, settlement, answered_at);
+    held.batch.id
+}
+
+#[test]
+fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
+    let held = holdings(10).hold(batch(2), Past::Fresh, at(0));
+    assert_eq!(held.note(1, published()), Noted::MoreToCome);
+    assert_eq!(held.note(1, Outcome::Dead { reason: "late".into() }), Noted::MoreToCome);
+    assert_eq!(held.note(0, published()), Noted::Complete);
+    assert_eq!(held.note(0, published()), Noted::MoreToCome);
+    assert_eq!(held.settlement(Timestamp::EPOCH).task_count(), 2);
+}
+
+#[test]
+fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
+    let holdings = holdings(10);
+    let held = holdings.hold(batch(2), Past::Fresh, at(0));
+    assert_eq!(held.note(0, published()), Noted::MoreToCome);
+    assert_eq!(holdings.give_up_all_but(&[], at(1)), [held.batch.id]);
+    assert!(holdings.give_up_all_but(&[], at(1)).is_empty(), "once");
+    assert_eq!(held.note(1, published()), Noted::GivenUp);
+    holdings.let_go(&held);
+    assert_eq!(holdings.amount(), Amount::default());
+    assert!(holdings.in_slot(held.slot).is_none() && holdings.is_idle());
+}
+
+#[test]
+fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
+    let holdings = holdings(10);
+    let (complete, own) = (holdings.hold(batch(1), Past::Fresh, at(0)), holdings.hold(batch(1), Past::Fresh, at(0)));
+    complete.note(0, published());
+    holdings.hold(batch(1), Past::Fresh, at(2));
+    assert!(holdings.give_up_all_but(&[own.batch.id], at(1)).is_empty());
+}
+
+#[test]
+fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
+    let holdings = holdings(10);
+    let asked = batch(1).id;
+    assert!(holdings.ask_for(asked) && !holdings.ask_for(asked));
+    let held = holdings.hold(batch(1), Past::Fresh, at(0)).batch.id;
+    let (before, after) = (settled(&holdings, at(1)), settled(&holdings, at(3)));
+    let stranger = batch(1).id;
+    let comparison = holdings.compare(&[asked, held, before, after, stranger], at(2));
+    assert_eq!(comparison.unknown, [stranger]);
+    // Settled before the question, and unsettled in the answer. The other one was answered after it.
+    assert_eq!(comparison.undone.iter().map(|settlement| settlement.batch).collect::<Vec<_>>(), [before]);
+    holdings.forget(asked);
+    assert_eq!(holdings.compare(&[asked], at(2)).unknown, [asked]);
+}
+
+#[test]
+fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
+    let holdings = holdings(10);
+    let (early, late, undone) = (settled(&holdings, at(1)), settled(&holdings, at(3)), settled(&holdings, at(1)));
+    holdings.durable_until(at(2), &HashSet::from([undone]));
+    let comparison = holdings.compare(&[early, late, undone], at(4));
+    assert_eq!(comparison.unknown, [early], "forgotten");
+    assert_eq!(comparison.undone.len(), 2);
+    holdings.settled_again(undone, at(5));
+    assert!(holdings.compare(&[undone], at(4)).undone.is_empty(), "it was not settled again when the question was asked");
+}
+
+#[test]
+fn room_is_what_the_bounds_leave_and_comes_back() {
+    let holdings = holdings(4);
+    let one = holdings.hold(batch(2), Past::Fresh, at(0));
+    assert!(holdings.has_room() && !holdings.has_room_behind_the_front(), "half of it is for what is on time");
+    let other = holdings.hold(batch(2), Past::Fresh, at(0));
+    assert!(!holdings.has_room());
+    assert_eq!((holdings.amount().tasks, holdings.amount().batches), (4, 2));
+    for held in [&one, &other, &one] {
+        holdings.let_go(held);
+    }
+    assert_eq!(holdings.amount(), Amount::default(), "a second release frees nothing");
+    assert!([one.slot, other.slot].contains(&holdings.hold(batch(1), Past::Fresh, at(0)).slot), "slots are used again");
+}
+
+#[test]
+fn what_another_owner_may_have_sent_stays_perhaps_sent() {
+    let holdings = holdings(10);
+    let (fresh, loaded) = (holdings.hold(batch(1), Past::Fresh, at(0)), holdings.hold(batch(1), Past::MaybeSent, at(0)));
+    assert!(!fresh.note_maybe_sent(0, false) && loaded.note_maybe_sent(0, false));
+    assert!(fresh.note_maybe_sent(0, true) && fresh.note_maybe_sent(0, false), "once perhaps sent, always perhaps sent");
+}
+
+#[test]
+fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
+    let holdings = holdings(10);
+    let held = holdings.hold(batch(1), Past::Fresh, at(0));
+    let (due, now) = (Timestamp::from_millis(1_000), at(10));
+    let silent = |before: Timestamp, age| holdings.silent_topics(before, now, age).len();
+    assert_eq!(silent(due, SECOND), 0, "not due before");
+    assert_eq!(silent(due.plus(SECOND), SECOND * 11), 0, "not held for so long");
+    assert_eq!(silent(due.plus(SECOND), SECOND), 1);
+    held.note(0, published());
+    assert_eq!(silent(due.plus(SECOND), SECOND), 0, "acknowledged");
+}

@@ -1,0 +1,147 @@
+//! The hazards that shaped the statements, each staged with two connections: what goes wrong when a rule is left out, and that it does not with the rule.
+//!
+//! "With the rule" is the product's own code. "Without" is the product's own statement, read from its source by its name, with the rule cut out of it; or,
+//! where the rule is an order of steps, the steps in the other order. So a rule whose reason has gone fails here as well as one that was lost.
+
+mod cancels;
+mod locks;
+mod names;
+mod partitions;
+mod settles;
+
+use std::path::Path;
+use std::time::Duration;
+
+use punctual::domain::leaves::Rules;
+use punctual::domain::{BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
+use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::connection::Purpose;
+use punctual::postgres::{Connection, Settings, schema};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _};
+use tokio::task::JoinHandle;
+
+use crate::support::{self, Stack, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A database of its own, with leaves of a quarter of an hour.
+struct Stage {
+    own: support::Database,
+    settings: Settings,
+    rules: Rules,
+    sql: PgConnection,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let own = support::Database::create(&Stack::shared(), "hazards").await;
+        let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
+        let hours = |count: u64| Duration::from_secs(count * 3600);
+        let wishes = ClusterWishes { leaf: Some(hours(1) / 4), horizon: Some(hours(2)), ..ClusterWishes::default() };
+        let report = schema::migrate(&settings, wishes).await.unwrap();
+        Self { own, settings, rules: Rules::new(&report.cluster), sql }
+    }
+
+    async fn another(&self) -> PgConnection {
+        self.own.connect().await
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::new(&self.settings, Purpose { name: "test", deadline: PATIENCE, settings: &[] })
+    }
+
+    async fn run(&mut self, statement: &str) {
+        run(&mut self.sql, statement).await;
+    }
+
+    async fn number(&mut self, query: &str) -> i64 {
+        number(&mut self.sql, query).await
+    }
+
+    async fn now(&mut self) -> Timestamp {
+        Timestamp::from_micros(self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await)
+    }
+
+    /// Writes tasks as a submit does, into `task`, `task_far` or a leaf; a millisecond apart.
+    async fn insert(&mut self, table: &str, from: Timestamp, count: u64) -> Vec<TaskId> {
+        let at = |number| from.plus(Duration::from_millis(number));
+        let ids: Vec<TaskId> = (0..count).map(|number| TaskId::new(at(number), Shard::new(7), rand::random())).collect();
+        for id in &ids {
+            self.run(&format!("insert into {table} (shard, id, topic, payload) values (7, '{id}', 'orders', 'p')")).await;
+        }
+        ids
+    }
+
+    /// Claims all tasks that are due within the hour.
+    async fn claim(&mut self, owner: NodeId) -> punctual::domain::Batch {
+        let now = self.now().await;
+        let range = IdRange::of_times(now.minus(Duration::from_secs(3600)), now.plus(Duration::from_secs(3600)));
+        let batch = BatchId::new(now, 0, rand::random());
+        let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[] };
+        match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().0 {
+            Claimed::Batch(batch) => batch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until so many connections wait for somebody's lock.
+    async fn wait_blocked(&mut self, count: i64) {
+        let query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("they wait for a lock", PATIENCE, async || self.number(query).await == count).await;
+    }
+
+    async fn wait_detaching(&mut self) {
+        let query = "select count(*) from pg_inherits where inhdetachpending";
+        eventually("the detach is pending", PATIENCE, async || self.number(query).await == 1).await;
+    }
+}
+
+async fn run(connection: &mut PgConnection, statement: &str) {
+    try_run(connection, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+}
+
+async fn try_run(connection: &mut PgConnection, statement: &str) -> Result<u64, sqlx::Error> {
+    let done = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(connection).await?;
+    Ok(done.rows_affected())
+}
+
+async fn number(connection: &mut PgConnection, query: &str) -> i64 {
+    let query = sqlx::query_scalar(AssertSqlSafe(query.to_owned())).persistent(false);
+    query.fetch_one(connection).await.unwrap()
+}
+
+/// Runs a statement in the background, over a connection of its own: it is expected to wait for somebody.
+fn in_background(mut connection: PgConnection, statement: String) -> JoinHandle<Result<u64, sqlx::Error>> {
+    tokio::spawn(async move {
+        let outcome = try_run(&mut connection, &statement).await;
+        connection.close().await?;
+        outcome
+    })
+}
+
+fn code_of(error: &sqlx::Error) -> Option<String> {
+    error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned())
+}
+
+const DEADLOCK: &str = "40P01";
+const LOCK_TIMEOUT: &str = "55P03";
+
+/// A statement of the product, by the name that it begins with.
+fn statement(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let source = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let begin = format!("\"-- {name}\n");
+        found.extend(source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+    }
+    assert_eq!(found.len(), 1, "statements named {name}");
+    found.remove(0)
+}
+
+/// The statement without a rule that it has exactly once.
+fn without(statement: &str, rule: &str) -> String {
+    assert_eq!(statement.matches(rule).count(), 1, "{rule:?} in:\n{statement}");
+    statement.replace(rule, "")
+}

@@ -1,0 +1,69 @@
+//! Locks on leaves that a statement does not need.
+
+use std::time::Duration;
+
+use punctual::domain::leaves::Parent;
+use punctual::domain::{BatchId, IdRange, NodeId};
+use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use sqlx::postgres::PgConnection;
+
+use super::{LOCK_TIMEOUT, Stage, code_of, number, run, statement, try_run};
+
+const LEAVES: &str = "select count(*) from pg_inherits where inhparent = 'task'::regclass";
+const LEAVES_LOCKED: &str = "select count(distinct relation) from pg_locks l
+    join pg_inherits i on i.inhrelid = l.relation and i.inhparent = 'task'::regclass where l.pid = pg_backend_pid()";
+
+/// The product's claim of what is due within five seconds, ready to be executed.
+async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String) {
+    let now = stage.now().await;
+    let range = IdRange::of_times(now, now.plus(Duration::from_secs(5)));
+    let (batch, owner) = (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
+    let mut claimer = stage.another().await;
+    let text = statement("claim").replace("{table}", "task");
+    run(&mut claimer, &format!("set plan_cache_mode = {plans}; set lock_timeout = '300ms'; prepare claim as {text}")).await;
+    let execute = format!(
+        "execute claim ('{{7}}', '{}', '{}', '{{}}', '{{}}', '{batch}', '{owner}', 4000, 16777216)",
+        range.from, range.to
+    );
+    (claimer, execute)
+}
+
+/// The rule: claims, sweeps, cancels and the mover force custom plans.
+#[tokio::test]
+async fn a_generic_plan_locks_every_leaf_and_a_custom_one_those_of_its_range() {
+    let mut stage = Stage::new().await;
+    let leaves = stage.number(LEAVES).await;
+    assert!(leaves >= 9, "{leaves}");
+    for (plans, has_rule) in [("force_custom_plan", true), ("force_generic_plan", false)] {
+        let (mut claimer, execute) = prepared_claim(&mut stage, plans).await;
+        run(&mut claimer, &format!("begin; {execute}")).await;
+        let locked = number(&mut claimer, LEAVES_LOCKED).await;
+        // The five seconds may reach into a second leaf.
+        let is_right = if has_rule { locked <= 2 } else { locked == leaves };
+        assert!(is_right, "{plans}: {locked} of {leaves} leaves locked");
+        run(&mut claimer, "rollback").await;
+    }
+}
+
+/// What comes of it: the retirement of a leaf that has nothing to do with a claim fails it.
+#[tokio::test]
+async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
+    let mut stage = Stage::new().await;
+    let now = stage.now().await;
+    let unrelated = stage.rules.partition_of(Parent::Task, now.plus(Duration::from_secs(3600)));
+    let mut retirer = stage.another().await;
+    run(&mut retirer, &format!("begin; lock table {} in access exclusive mode", unrelated.name())).await;
+    let (mut claimer, execute) = prepared_claim(&mut stage, "force_generic_plan").await;
+    let failed = try_run(&mut claimer, &execute).await.unwrap_err();
+    assert_eq!(code_of(&failed).as_deref(), Some(LOCK_TIMEOUT));
+    let (mut claimer, execute) = prepared_claim(&mut stage, "force_custom_plan").await;
+    run(&mut claimer, &execute).await;
+
+    // The product's own connection says so by itself.
+    stage.insert("task", now, 3).await;
+    let range = IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
+    let (batch, owner) = (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
+    let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[] };
+    let claimed = Claims::new(&stage.settings).claim(Source::Task, request).await.unwrap().0;
+    assert!(matches!(claimed, Claimed::Batch(batch) if batch.len() == 3));
+}

@@ -1,0 +1,93 @@
+//! Names: two replacements at once, and groups that take them in different orders.
+
+use std::time::Duration;
+
+use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, TaskName, Timestamp, TopicName};
+use punctual::postgres::replace::{Replacement, Replaces};
+use punctual::postgres::submit_named::{Group, NamedSubmits};
+use punctual::postgres::{Error, Settings};
+
+use super::{DEADLOCK, LOCK_TIMEOUT, PATIENCE, Stage, in_background, run};
+
+fn task(name: &str, due_at: Timestamp) -> NewTask {
+    let topic = TopicName::new("orders").unwrap();
+    let record = Record { topic, key: None, payload: Some(Box::from(*b"p")), headers: Headers::default() };
+    NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
+}
+
+/// Stores tasks in the order in which they are given; how many of the names were new.
+async fn store(settings: &Settings, tasks: &[NewTask]) -> Result<usize, Error> {
+    let (tasks, nowhere): (Vec<&NewTask>, Vec<bool>) = tasks.iter().map(|task| (task, false)).unzip();
+    let group = Group { tasks: &tasks, is_far: &nowhere, is_claimed: &nowhere, batch: None };
+    let node = NodeId::new(Timestamp::EPOCH, 0, rand::random());
+    NamedSubmits::new(settings, node, PATIENCE).store(&group).await.map(|(won, _)| won.len())
+}
+
+/// A replacement as one statement, as it would be written by whoever wants to spare a round trip.
+fn in_one_statement(task: &NewTask) -> String {
+    let (id, shard) = (task.id, task.id.shard().as_smallint());
+    format!(
+        "with entry as (select row_id from task_name where topic = 'orders' and name = 'n' for update),
+           gone as (delete from task using entry where task.id = entry.row_id),
+           moved as (update task_name set id = '{id}', row_id = '{id}' from entry where topic = 'orders' and name = 'n')
+         insert into task (shard, id, topic, payload, name) select {shard}, '{id}', 'orders', 'p', 'n' from entry"
+    )
+}
+
+/// The rule: a replacement locks the entry in a statement of its own; the next one then sees what whoever had the lock before has left.
+#[tokio::test]
+async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
+    for (has_rule, live) in [(true, 1), (false, 2)] {
+        let mut stage = Stage::new().await;
+        let due_at = stage.now().await.plus(Duration::from_secs(600));
+        assert_eq!(store(&stage.settings, &[task("n", due_at)]).await.unwrap(), 1);
+        let mut holder = stage.another().await;
+        run(&mut holder, "begin; select from task_name for update").await;
+        let news = [task("n", due_at), task("n", due_at)];
+        if has_rule {
+            let replaces = Replaces::new(&stage.settings, PATIENCE, 2);
+            let (one, other, ()) =
+                tokio::join!(replaces.replace(&news[0], false, None), replaces.replace(&news[1], false, None), async {
+                    stage.wait_blocked(2).await;
+                    run(&mut holder, "commit").await;
+                });
+            assert_eq!((one.unwrap(), other.unwrap()), (Replacement::Replaced, Replacement::Replaced));
+        } else {
+            let one = in_background(stage.another().await, in_one_statement(&news[0]));
+            let other = in_background(stage.another().await, in_one_statement(&news[1]));
+            stage.wait_blocked(2).await;
+            run(&mut holder, "commit").await;
+            assert_eq!((one.await.unwrap().unwrap(), other.await.unwrap().unwrap()), (1, 1));
+        }
+        assert_eq!(stage.number("select count(*) from task where name = 'n'").await, live);
+    }
+}
+
+/// The rule: the names of a group are sorted.
+#[tokio::test]
+async fn groups_that_take_names_in_different_orders_deadlock() {
+    for (has_rule, second) in [(true, ["a", "m", "z"]), (false, ["z", "m", "a"])] {
+        let mut stage = Stage::new().await;
+        let due_at = stage.now().await.plus(Duration::from_secs(600));
+        let id = task("m", due_at).id;
+        let mut holder = stage.another().await;
+        run(&mut holder, &format!("begin; insert into task_name values ('orders', 'm', '{id}', '{id}', now())")).await;
+        let groups = [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
+        let (settings, [first, second]) = (stage.settings.clone(), groups);
+        let (one, other, ()) = tokio::join!(store(&settings, &first), store(&settings, &second), async {
+            // Both have what they could get.
+            stage.wait_blocked(2).await;
+            run(&mut holder, "rollback").await;
+        });
+        let failures: Vec<Error> = [one, other].into_iter().filter_map(Result::err).collect();
+        // Whether Postgres finds the circle or the lock's deadline comes first: one of them gives way, and repeats its group.
+        match has_rule {
+            true => assert!(failures.is_empty(), "{failures:?}"),
+            false => {
+                assert!(!failures.is_empty());
+                let codes: Vec<_> = failures.iter().map(|error| error.code().unwrap_or_default()).collect();
+                assert!(codes.iter().all(|code| [DEADLOCK, LOCK_TIMEOUT].contains(&code.as_str())), "{codes:?}");
+            }
+        }
+    }
+}

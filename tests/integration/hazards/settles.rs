@@ -1,0 +1,118 @@
+//! Settles that come twice, or from a node that is no longer the owner.
+
+use punctual::domain::{Batch, NodeId, Outcome, TaskId};
+use punctual::postgres::adopt::Adoptions;
+use punctual::postgres::settle::{Settlement, Settles};
+
+use super::{PATIENCE, Stage, statement, without};
+
+const RULE: &str = " and settled_at is null";
+
+fn node() -> NodeId {
+    NodeId::new(Default::default(), 0, rand::random())
+}
+
+/// A task that was claimed, and what its follow-up would be.
+async fn claimed(stage: &mut Stage, owner: NodeId) -> (Batch, TaskId) {
+    let now = stage.now().await;
+    stage.insert("task", now, 1).await;
+    let batch = stage.claim(owner).await;
+    let next = TaskId::new(now.plus(PATIENCE), batch.id_of(0).shard(), rand::random());
+    (batch, next)
+}
+
+fn deferred(batch: &Batch, next: TaskId) -> Settlement {
+    Settlement::new(batch, &[Outcome::Deferred { next, maybe_sent: true }])
+}
+
+/// The settle of a batch of one task that is deferred to `next`, with its parameters.
+fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
+    let (owner, id, first, shard) = (owner.uuid(), batch.id.uuid(), batch.id_of(0), next.shard().as_smallint());
+    let nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'";
+    format!(
+        "prepare settle as {text};
+         execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}', '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
+           '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{true}}',
+           {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600);
+         deallocate settle"
+    )
+}
+
+/// The rule: a settle hangs on `settled_at is null`. A settle whose answer was lost is repeated, by the node or by its adopter; each chose a follow-up.
+#[tokio::test]
+async fn a_repeated_settle_makes_a_second_follow_up_unless_it_finds_the_batch_unsettled() {
+    let with_rule = statement("settle with follow-ups");
+    let without_rule = without(&with_rule, RULE);
+    for (text, follow_ups) in [(with_rule, 1), (without_rule, 2)] {
+        let mut stage = Stage::new().await;
+        let owner = node();
+        let (batch, next) = claimed(&mut stage, owner).await;
+        let another = TaskId::new(next.due_at(), next.shard(), rand::random());
+        for next in [next, another] {
+            stage.run(&settle(&text, owner, &batch, next)).await;
+        }
+        assert_eq!(stage.number("select count(*) from task").await, follow_ups);
+    }
+}
+
+/// The same through the product's own code, and for an owner that is no longer one.
+#[tokio::test]
+async fn neither_a_zombie_nor_a_repetition_settles_anything() {
+    let mut stage = Stage::new().await;
+    let (owner, zombie) = (node(), node());
+    let (batch, next) = claimed(&mut stage, owner).await;
+    let another = TaskId::new(next.due_at(), next.shard(), rand::random());
+    let settles = |node| Settles::new(&stage.settings, node, PATIENCE);
+    assert!(settles(zombie).settle(&[&deferred(&batch, another)]).await.unwrap().is_empty());
+    assert_eq!(settles(owner).settle(&[&deferred(&batch, next)]).await.unwrap().len(), 1);
+    assert!(settles(owner).settle(&[&deferred(&batch, another)]).await.unwrap().is_empty());
+    assert_eq!(stage.number("select count(*) from task").await, 1);
+    let follow = format!("select count(*) from task_follow where row_id = '{next}'");
+    assert_eq!(stage.number(&follow).await, 1);
+}
+
+/// The rule: a settle names its owner. Without it the one that was declared dead writes its outcomes over the batch that another is publishing.
+#[tokio::test]
+async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
+    let with_rule = statement("settle with follow-ups");
+    let without_rule = without(&with_rule, " and owner = $1").replace("batch = $2", "batch = $2 and $1::uuid is not null");
+    for (text, follow_ups) in [(with_rule, 0), (without_rule, 1)] {
+        let mut stage = Stage::new().await;
+        let zombie = node();
+        let (batch, next) = claimed(&mut stage, zombie).await;
+        stage.run(&format!("update execlog_batch set owner = '{}'", node().uuid())).await;
+        stage.run(&settle(&text, zombie, &batch, next)).await;
+        assert_eq!(stage.number("select count(*) from task").await, follow_ups);
+    }
+}
+
+/// The rule: absence of life, not a list of the dead. The row of a node that died long ago may be gone, and so may an owner that gave its batches up.
+#[tokio::test]
+async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
+    for owner in ["'01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'", "null"] {
+        let mut stage = Stage::new().await;
+        let (batch, _) = claimed(&mut stage, node()).await;
+        stage.run(&format!("update execlog_batch set owner = {owner}")).await;
+        let heir = node();
+        let mut adoptions = Adoptions::new(&stage.settings, heir);
+        assert_eq!(adoptions.adopt(64).await.unwrap(), [batch.id]);
+        assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().id_of(0), batch.id_of(0));
+    }
+}
+
+/// The other side of it: while a heartbeat vouches for the owner, nobody takes its batches.
+#[tokio::test]
+async fn a_batch_of_a_living_owner_is_left_alone() {
+    let mut stage = Stage::new().await;
+    let owner = node();
+    claimed(&mut stage, owner).await;
+    let heartbeat = format!(
+        "insert into heartbeat (node, name, address, version, counter, started_at, beat_at, has_broker, can_publish)
+         values ('{}', 'n', 'a', 'v', 1, now(), now(), true, true)",
+        owner.uuid()
+    );
+    stage.run(&heartbeat).await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap(), []);
+    stage.run("update heartbeat set dead = true").await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap().len(), 1);
+}

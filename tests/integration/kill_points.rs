@@ -1,0 +1,417 @@
+//! The program aborts between two steps that belong together, at every such point that it knows (`punctual::kill_point`). Another node takes over, or one is
+//! started again; nothing is lost, each task ends once, and only what the dead one had claimed and not settled may be there twice.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use punctual::domain::leaves::{Parent, Rules};
+use punctual::domain::{ClusterSettings, Shard, TaskId, Timestamp};
+use punctual::kill_point::Point;
+use punctual::postgres::connection::Purpose;
+use punctual::postgres::partitions::create;
+use punctual::postgres::{Connection, Settings};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+use uuid::Uuid;
+
+use crate::support::api::Task;
+use crate::support::ledger::SERIAL_HEADER;
+use crate::support::{Api, Cluster, Consumer, Ledger, NONE, Node, Wishes, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Clusters at a time: most of a case is waiting for a heartbeat to age.
+const CASES_AT_ONCE: usize = 7;
+const TASK_COUNT: i64 = 200;
+/// More than one chunk of the mover, which is a thousand.
+const FAR_COUNT: i64 = 1_200;
+const SIGABRT: i32 = 6;
+const LEAF: Duration = Duration::from_secs(4);
+
+/// Who goes on after the death.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Heir {
+    /// A node that is started then.
+    Restarted,
+    /// A node that was there before.
+    Beside,
+}
+
+/// What leads to the point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Story {
+    Publish,
+    Submit,
+    SubmitNamed,
+    Adopt,
+    Retire,
+    Move,
+    Replace,
+    Cancel,
+}
+
+type Case = (Point, u32, Story);
+
+/// Every point, when to die there, and what leads to it.
+const CASES: [Case; 17] = [
+    (Point::FarChunkMoved, 1, Story::Move),
+    (Point::LeafTruncated, 1, Story::Retire),
+    (Point::LeafDetached, 1, Story::Retire),
+    (Point::BatchAdopted, 1, Story::Adopt),
+    (Point::BatchLoaded, 1, Story::Adopt),
+    (Point::ClaimCommitted, 1, Story::Publish),
+    (Point::RecordHandedOver, 20, Story::Publish),
+    (Point::LastAcknowledged, 1, Story::Publish),
+    (Point::SettleReady, 1, Story::Publish),
+    (Point::SettleAnswered, 1, Story::Publish),
+    (Point::InsertCommitted, 1, Story::Submit),
+    (Point::InsertCommitted, 1, Story::SubmitNamed),
+    (Point::NameLocked, 1, Story::Replace),
+    (Point::NameTakenOut, 1, Story::Replace),
+    (Point::NameReplaced, 1, Story::Replace),
+    (Point::FarCancelled, 1, Story::Cancel),
+    (Point::CancelCommitted, 1, Story::Cancel),
+];
+
+#[test]
+fn a_node_that_dies_at_any_point_is_replaced_and_nothing_is_lost() {
+    all_cases(Heir::Restarted);
+}
+
+#[test]
+fn a_node_that_dies_at_any_point_is_taken_over_and_nothing_is_lost() {
+    all_cases(Heir::Beside);
+}
+
+#[test]
+fn there_is_a_case_for_every_point() {
+    for point in Point::ALL {
+        assert!(CASES.iter().any(|(staged, _, _)| *staged == point), "{point:?}");
+    }
+}
+
+/// Runs all cases, some at a time, and fails with the names of those that failed; what each of them has to say stands before.
+fn all_cases(heir: Heir) {
+    // One alone, to look at it: KILL_POINT=LeafDetached.
+    let wanted = std::env::var("KILL_POINT").ok();
+    let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
+    let (left, failed) = (Mutex::new(CASES.into_iter().rev().filter(is_wanted).collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    let next = || left.lock().unwrap().pop();
+    thread::scope(|scope| {
+        for _ in 0..CASES_AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    // A thread of its own: its panic is this case's failure, and no other's.
+                    if thread::spawn(move || run_alone(case, heir)).join().is_err() {
+                        failed.lock().unwrap().push(case);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{heir:?}, failed: {failed:?}");
+}
+
+fn run_alone(case: Case, heir: Heir) {
+    let began_at = Instant::now();
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(case, heir));
+    eprintln!("{case:?} {heir:?}: {:.1} s", began_at.elapsed().as_secs_f64());
+}
+
+async fn run((point, times, story): Case, heir: Heir) {
+    let stage = Stage::new(point, times, heir).await;
+    match story {
+        Story::Publish => stage.publish().await,
+        Story::Submit => stage.submit().await,
+        Story::SubmitNamed => stage.submit_named().await,
+        Story::Adopt => stage.adopt().await,
+        Story::Retire => stage.retire().await,
+        Story::Move => stage.move_far().await,
+        Story::Replace => stage.replace().await,
+        Story::Cancel => stage.cancel().await,
+    }
+}
+
+struct Stage {
+    point: Point,
+    kill_at: String,
+    heir: Heir,
+    cluster: Cluster,
+    topic: String,
+    consumer: Consumer,
+    ledger: Ledger,
+}
+
+impl Stage {
+    async fn new(point: Point, times: u32, heir: Heir) -> Self {
+        let wishes = Wishes { leaf: "4s", horizon: "20s", ..Wishes::default() };
+        let cluster = Cluster::with(point.name(), wishes).await;
+        let topic = cluster.topic("orders").await;
+        let consumer = cluster.consumer(&topic);
+        Self { point, kill_at: format!("{}:{times}", point.name()), heir, cluster, topic, consumer, ledger: Ledger::default() }
+    }
+
+    // --- the stories ---
+
+    /// All due at one moment, so that a batch has many of them.
+    async fn publish(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        self.ledger_submit(victim.api(), 1_500).await;
+        let claimed = self.await_death(&mut victim).await;
+        let _heir = self.heir_afterwards(heir).await;
+        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        let duplicates: HashSet<Uuid> = findings.duplicates.iter().copied().collect();
+        assert_eq!(findings.dead, NONE);
+        assert!(duplicates.is_subset(&claimed), "twice without having been in flight: {:?}", duplicates.difference(&claimed));
+        match self.point {
+            Point::ClaimCommitted => assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}"),
+            // Kafka had said so, nobody had written it down.
+            Point::LastAcknowledged | Point::SettleReady => assert!(!duplicates.is_empty()),
+            _ => {}
+        }
+    }
+
+    /// Nobody was told: each of them is there once, for they were stored.
+    async fn submit(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let tasks: Vec<Value> =
+            (0..40).map(|number| self.numbered(number, json!({ "delay": number % 2 * 2_000 + 50 }))).collect();
+        self.lose(victim.api(), Method::POST, "/v1/tasks/batch", &json!({ "tasks": tasks })).await;
+        self.await_death(&mut victim).await;
+        let _heir = self.heir_afterwards(heir).await;
+        self.consumer.wait_count(tasks.len(), DEADLINE).await;
+        self.cluster.wait_final(tasks.len(), DEADLINE).await;
+        self.assert_each_serial_once(tasks.len());
+    }
+
+    /// With a name it is safe to say it again, and the answer is the first task.
+    async fn submit_named(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let named =
+            |number: i64| self.numbered(number, json!({ "delay": number % 2 * 2_000 + 50, "name": format!("n{number}") }));
+        let body = json!({ "tasks": (0..40).map(named).collect::<Vec<_>>() });
+        self.lose(victim.api(), Method::POST, "/v1/tasks/batch", &body).await;
+        self.await_death(&mut victim).await;
+        let heir = self.heir_afterwards(heir).await;
+        let again = heir.api().post("/v1/tasks/batch", body.to_string()).await;
+        let results = again.json()["results"].as_array().unwrap().clone();
+        assert!(results.iter().all(|result| result["status"] == 200), "{results:?}");
+        self.consumer.wait_count(40, DEADLINE).await;
+        self.cluster.wait_final(40, DEADLINE).await;
+        self.assert_each_serial_once(40);
+    }
+
+    /// One node dies with claimed tasks; the one that adopts them dies as well.
+    async fn adopt(&self) {
+        let heir = self.heir_beforehand().await;
+        let first = self.cluster.spawn_to_die_at(Point::ClaimCommitted.name());
+        let mut first = ready(first).await;
+        self.ledger_submit(first.api(), 1_500).await;
+        let mut claimed = self.await_death(&mut first).await;
+        assert!(!claimed.is_empty());
+        self.freeze(heir.as_ref()).await;
+        let mut adopter = self.cluster.spawn_to_die_at(&self.kill_at);
+        adopter.wait_listening().await;
+        claimed.extend(self.await_death(&mut adopter).await);
+        self.finish(heir, &claimed).await;
+    }
+
+    /// A row slips into a leaf of the past while nobody looks after it; it must not go with its leaf.
+    async fn retire(&self) {
+        let heir = self.heir_beforehand().await;
+        self.freeze(heir.as_ref()).await;
+        let settings = Settings::new(&self.cluster.database.url).unwrap();
+        let rules = Rules::new(&ClusterSettings { leaf: LEAF, horizon: Duration::from_secs(20), ..ClusterSettings::DEFAULT });
+        let leaf = rules.partition_of(Parent::Task, Timestamp::from_millis(now_ms() - 7_200_000));
+        let purpose = Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
+        assert!(create(&mut Connection::new(&settings, purpose), &rules, &[leaf]).await.unwrap());
+        let mut victim = self.cluster.spawn_to_die_at(&self.kill_at);
+        victim.wait_listening().await;
+        self.await_death(&mut victim).await;
+        self.insert(&leaf.name(), &[leaf.start]).await;
+        let _heir = self.finish(heir, &HashSet::new()).await;
+        let left = format!("select count(*) from pg_class where relname = '{}'", leaf.name());
+        eventually("the leaf is gone when the row is", DEADLINE, async || self.number(&left).await == 0).await;
+    }
+
+    async fn move_far(&self) {
+        let heir = self.heir_beforehand().await;
+        self.freeze(heir.as_ref()).await;
+        let due_at = Timestamp::from_millis(now_ms() + 18_000);
+        let times: Vec<Timestamp> =
+            (0..FAR_COUNT).map(|number| due_at.plus(Duration::from_millis(number.unsigned_abs()))).collect();
+        self.insert("task_far", &times).await;
+        let mut victim = self.cluster.spawn_to_die_at(&self.kill_at);
+        victim.wait_listening().await;
+        self.await_death(&mut victim).await;
+        let (moved, left) = (self.number("select count(*) from task").await, self.number("select count(*) from task_far").await);
+        assert!(moved > 0 && left > 0 && moved + left == FAR_COUNT, "{moved} moved, {left} left");
+        self.finish(heir, &HashSet::new()).await;
+    }
+
+    /// Said again, it replaces whatever the first one left.
+    async fn replace(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let delay = if self.point == Point::NameTakenOut { "2h" } else { "30s" };
+        let first = victim.api().submit(&self.numbered(0, json!({ "delay": delay, "name": "n" }))).await;
+        self.ledger.accept(&first, None);
+        let path = format!("/v1/topics/{}/tasks/n", self.topic);
+        let new = json!({ "delay": "10s", "payload_text": "new" });
+        self.lose(victim.api(), Method::PUT, &path, &new).await;
+        self.await_death(&mut victim).await;
+        let live = "select (select count(*) from task) + (select count(*) from task_far)";
+        eventually("the transaction of the dead node has ended", DEADLINE, async || self.number(live).await == 1).await;
+        let heir = self.heir_afterwards(heir).await;
+        let body = Some(("application/json", new.to_string().into_bytes()));
+        let answer = heir.api().send(Method::PUT, &path, body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(self.number(live).await, 1, "live tasks of one name");
+        self.ledger.accept(&Task::new(answer.json()), Some(b"new"));
+        self.ledger.cancel(first.id, "cancelled".to_owned());
+        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        assert_eq!((findings.published_count, findings.cancelled_count, findings.duplicates), (1, 1, Vec::new()));
+    }
+
+    /// Said again, the verdict is the one that the first would have brought.
+    async fn cancel(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let tasks: Vec<Value> = ["30s", "2h"].iter().map(|delay| self.numbered(0, json!({ "delay": delay }))).collect();
+        let accepted = victim.api().submit_all(&tasks).await;
+        self.ledger.accept_all(&accepted, &tasks);
+        let paths: Vec<String> = accepted.iter().map(|task| format!("/v1/tasks/{}", task.id)).collect();
+        let cancel = |place: usize| victim.api().try_send(Method::DELETE, &paths[place], None);
+        let (near, far) = tokio::join!(cancel(0), cancel(1));
+        assert!(near.is_err() && far.is_err(), "it died before it could answer: {near:?} {far:?}");
+        self.await_death(&mut victim).await;
+        let heir = self.heir_afterwards(heir).await;
+        for task in &accepted {
+            let verdict = heir.api().cancel(task.id).await.verdict();
+            assert_eq!(verdict, "cancelled");
+            self.ledger.cancel(task.id, verdict);
+        }
+        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        assert_eq!(findings.cancelled_count, 2);
+    }
+
+    // --- their parts ---
+
+    async fn victim(&self) -> Node {
+        ready(self.cluster.spawn_to_die_at(&self.kill_at)).await
+    }
+
+    async fn heir_beforehand(&self) -> Option<Node> {
+        match self.heir {
+            Heir::Restarted => None,
+            Heir::Beside => Some(self.cluster.node().await),
+        }
+    }
+
+    async fn heir_afterwards(&self, heir: Option<Node>) -> Node {
+        match heir {
+            Some(heir) => heir,
+            None => self.cluster.node().await,
+        }
+    }
+
+    /// So that what only one of them does is done by the one that is to die. Not in the middle of its own upkeep: it would keep the others from theirs.
+    async fn freeze(&self, heir: Option<&Node>) {
+        let Some(heir) = heir else { return };
+        let locks = "select count(*) from pg_locks where locktype = 'advisory'
+            and database = (select oid from pg_database where datname = current_database())";
+        eventually("the heir is frozen between two rounds of upkeep", DEADLINE, async || {
+            heir.freeze();
+            let is_between = self.number(locks).await == 0;
+            if !is_between {
+                heir.thaw();
+            }
+            is_between
+        })
+        .await;
+    }
+
+    /// Waits for the abort; the tasks that the node had claimed and not settled.
+    async fn await_death(&self, victim: &mut Node) -> HashSet<Uuid> {
+        let status = victim.wait_exit(DEADLINE).await;
+        assert_eq!(status.signal(), Some(SIGABRT), "{}", victim.log());
+        // Of this life's unsettled batches, before anybody adopts them; a claim that was under way comes to its end at once.
+        let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
+            join heartbeat h on h.node = b.owner and h.name = $1 where b.settled_at is null";
+        let ids = sqlx::query_scalar::<_, Uuid>(query).bind(&victim.name).fetch_all(&self.cluster.sql).await.unwrap();
+        ids.into_iter().collect()
+    }
+
+    async fn finish(&self, heir: Option<Node>, claimed: &HashSet<Uuid>) -> Node {
+        if let Some(heir) = &heir {
+            heir.thaw();
+        }
+        let heir = self.heir_afterwards(heir).await;
+        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        assert_eq!((findings.published_count, findings.dead.len()), (self.ledger.len(), 0));
+        assert!(findings.duplicates.iter().all(|id| claimed.contains(id)), "twice: {:?}", findings.duplicates);
+        heir
+    }
+
+    fn numbered(&self, number: i64, fields: Value) -> Value {
+        let text = format!("{} {number}", self.topic);
+        let mut task =
+            json!({ "topic": self.topic, "payload_text": text, "key": number.to_string(), "headers": { SERIAL_HEADER: text } });
+        task.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        task
+    }
+
+    async fn ledger_submit(&self, api: &Api, ahead_ms: i64) {
+        let due_at = now_ms() + ahead_ms;
+        let tasks: Vec<Value> = (0..TASK_COUNT).map(|number| self.numbered(number, json!({ "due_at": due_at }))).collect();
+        self.ledger.accept_all(&api.submit_all(&tasks).await, &tasks);
+    }
+
+    /// Makes a call that the node dies of.
+    async fn lose(&self, api: &Api, method: Method, path: &str, body: &Value) {
+        let answer = api.try_send(method, path, Some(("application/json", body.to_string().into_bytes()))).await;
+        assert!(answer.is_err(), "it died before it could answer: {answer:?}");
+    }
+
+    /// Writes rows as a submit does, and takes them down.
+    async fn insert(&self, table: &str, times: &[Timestamp]) {
+        let ids: Vec<TaskId> =
+            times.iter().map(|at| TaskId::new(*at, Shard::new(rand::random_range(0..16)), rand::random())).collect();
+        let statement =
+            format!("insert into {table} (shard, id, topic, payload) select s, i, $3, 'x'::bytea from unnest($1, $2) x (s, i)");
+        sqlx::query(AssertSqlSafe(statement))
+            .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
+            .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<_>>())
+            .bind(&self.topic)
+            .execute(&self.cluster.sql)
+            .await
+            .unwrap();
+        for id in ids {
+            let shown = json!({ "topic": self.topic });
+            let task = Task { id: id.uuid(), due_at: id.due_at().as_millis(), state: "scheduled".to_owned(), shown };
+            self.ledger.accept(&task, Some(b"x"));
+        }
+    }
+
+    fn assert_each_serial_once(&self, count: usize) {
+        let records = self.consumer.records();
+        let serials: HashSet<Vec<u8>> = records.iter().map(|record| record.header(SERIAL_HEADER).unwrap().to_vec()).collect();
+        assert_eq!((records.len(), serials.len()), (count, count));
+    }
+
+    async fn number(&self, query: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&self.cluster.sql).await.unwrap()
+    }
+}
+
+async fn ready(mut node: Node) -> Node {
+    node.wait_ready().await;
+    node
+}

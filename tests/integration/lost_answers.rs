@@ -1,0 +1,48 @@
+//! Postgres commits, and the answer is lost on its way: nobody knows, and nothing may come of it but a refusal or a delay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::proxy::{Proxy, Target};
+use crate::support::traffic::Plan;
+use crate::support::wait::look_for;
+use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const ROUNDS: usize = 3;
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Claims, submits and settles alike: whatever is on its way when Postgres can no longer be heard. No record is sent twice for it: a claim without an
+/// answer has sent nothing, and a settle without one is repeated from memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
+    let cluster = Cluster::with("answers", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    let topic = cluster.topic("orders").await;
+    let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
+    proxy.open().await;
+    let url = cluster.database.url_by(proxy.address());
+    let mut node = cluster.spawn_bare(&["--database-url", &url, "--kafka", &cluster.stack.kafka, "--cluster", &cluster.name]);
+    node.wait_ready().await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    for round in 1..=ROUNDS {
+        consumer.wait_count(round * 300, DEADLINE).await;
+        let known = "select count(*) from execlog_batch where claimed_at > now() - interval '1 minute'";
+        let before = cluster.count(known).await;
+        proxy.mute();
+        // Of each connection one statement commits that nobody hears of; mostly a claim is among them.
+        look_for(SILENCE, async || (cluster.count(known).await > before).then_some(())).await;
+        proxy.close().await;
+        proxy.open().await;
+        node.wait_ready().await;
+    }
+    traffic.stop().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.duplicates, findings.dead), (Vec::new(), Vec::from(NONE)));
+    assert!(node.log().contains("whose claim was not answered"), "no claim was in doubt: {}", node.log());
+    eventually("all batches are settled", DEADLINE, async || {
+        cluster.count("select count(*) from execlog_batch where settled_at is null").await == 0
+    })
+    .await;
+}
