@@ -24,6 +24,7 @@ pub use self::reader::Problem;
 pub use self::secret::Secret;
 pub use self::settings::{Bounds, Kafka, Retention, Settings};
 pub use self::version::{COMMIT, RELEASE};
+use crate::bench::args::Bench;
 use crate::client::args as client;
 use crate::telemetry::logging;
 
@@ -41,6 +42,7 @@ pub enum Command {
     Submit(Box<client::Submit>),
     Show(client::Show),
     Cancel(client::Cancel),
+    Bench(Box<Bench>),
 }
 
 /// Why there is nothing to do.
@@ -95,6 +97,7 @@ fn interpret(
         args::Words::Submit(args) => Ok(Command::Submit(Box::new(args))),
         args::Words::Show(args) => Ok(Command::Show(args)),
         args::Words::Cancel(args) => Ok(Command::Cancel(args)),
+        args::Words::Bench(args) => Ok(Command::Bench(args)),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),

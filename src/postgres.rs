@@ -12,6 +12,7 @@ pub mod far;
 pub mod heartbeat;
 pub mod look_up;
 pub mod names;
+pub mod old_snapshot;
 pub mod partitions;
 pub mod pool;
 pub mod recent_topics;

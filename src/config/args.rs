@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::secret::Secret;
+use crate::bench::args::Bench;
 use crate::client::args as client;
 
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
@@ -41,6 +42,8 @@ pub(super) enum Words {
     Show(client::Show),
     /// Cancels a task and prints the verdict.
     Cancel(client::Cancel),
+    /// Measures a running cluster: tasks go in over REST, records are read from the topic.
+    Bench(Box<Bench>),
 }
 
 #[derive(Args, Debug)]
