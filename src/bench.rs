@@ -46,6 +46,7 @@ use crate::shutdown::chain;
 /// Runs a scenario and says what came of it.
 pub async fn run(bench: Bench) -> ExitCode {
     let outcome = match measure(&bench).await {
+        Ok(report) if report.counts.accepted == 0 => Err(format!("no task was accepted: {}", report.reason.unwrap_or_default())),
         Ok(report) => tell(&report, &bench.common).map(|()| report),
         Err(failure) => Err(failure),
     };
@@ -77,7 +78,7 @@ async fn measure(bench: &Bench) -> Result<Report, String> {
                 Some(url) => Some(hold_snapshot(url).await?),
                 None => None,
             };
-            let report = Box::pin(lateness::lateness(&setup, &steady("soak", &args.steady, args.measured), &rest)).await;
+            let report = Box::pin(lateness::lateness(&setup, &steady(lateness::SOAK, &args.steady, args.measured), &rest)).await;
             drop(held);
             report
         }
@@ -85,7 +86,8 @@ async fn measure(bench: &Bench) -> Result<Report, String> {
             burst::burst(&setup, &burst::Plan { count: u64::from(args.count), lead: args.lead }, &rest).await
         }
         Scenario::Drain(args) => {
-            let plan = drain::Plan { count: u64::from(args.count), lead: args.lead, spread: args.spread };
+            let order = drain::Order::Random;
+            let plan = drain::Plan { count: u64::from(args.count), lead: args.lead, spread: args.spread, order };
             drain::drain(&setup, &plan, &rest, &mut nodes::ByHand { urls: common.urls.clone() }).await
         }
         Scenario::Submit(args) => {

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use super::flow;
@@ -16,8 +17,17 @@ pub struct Plan {
     pub count: u64,
     /// From the first submit to the first due time: all must be stored by then.
     pub lead: Duration,
-    /// The span in which the tasks are due, in random order.
+    /// The span in which the tasks are due.
     pub spread: Duration,
+    pub order: Order,
+}
+
+/// In which order the tasks are submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    Random,
+    /// By due time: what is claimed together lies together, which favours the claim.
+    Due,
 }
 
 /// Stops and starts whatever publishes.
@@ -41,10 +51,17 @@ pub async fn drain<I: Intake>(
     let run = Run::start(setup, "drain").await?;
     let from = now() + millis(plan.lead);
     let to = from + millis(plan.spread).max(1);
-    let (book, left) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count));
+    let (book, left, turn, plan) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count), AtomicUsize::new(0), *plan);
     let next = move || {
         let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect())
+        (taken > 0).then(|| {
+            let done = turn.fetch_add(1, Relaxed).saturating_mul(BULK_CALL);
+            let due_at = |index| match plan.order {
+                Order::Random => rand::random_range(from..to),
+                Order::Due => from + portion(done + index, plan.count, to - from),
+            };
+            (0..taken).map(|index| book.plan(due_at(index))).collect()
+        })
     };
     flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
     publishers.stop().await?;
@@ -76,4 +93,10 @@ pub async fn drain<I: Intake>(
         report.rate = ratio(float(report.counts.arrived) * 1000.0, span.max(1.0));
     }
     Ok(report)
+}
+
+/// Where the task with this number is due in a span, when all are due in their order.
+fn portion(number: usize, count: u64, span: i64) -> i64 {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    number.saturating_mul(span) / i64::try_from(count).unwrap_or(i64::MAX).max(1)
 }

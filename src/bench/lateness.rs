@@ -9,6 +9,9 @@ use super::number::{float, ratio};
 use super::report::Report;
 use super::run::{Mark, Run, Setup, fill, millis};
 
+/// The scenario that goes on for hours.
+pub const SOAK: &str = "soak";
+
 /// Memory is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Where the tasks in the background are due.
@@ -16,7 +19,7 @@ const BACKGROUND: std::ops::Range<Duration> = Duration::from_secs(2 * 3600)..Dur
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// `lateness` or `soak`.
+    /// `lateness` or [`SOAK`].
     pub scenario: &'static str,
     /// Tasks per second, submitted and due.
     pub rate: u32,
@@ -51,7 +54,9 @@ pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Resu
     report.rate = ratio(float(report.spans.as_ref().map_or(0, |spans| spans.count)), plan.measured.as_secs_f64());
     if let [first, .., last] = looks.as_slice() {
         report.usage = run.usage(first, last, report.spans.as_ref().map_or(0, |spans| spans.count));
-        remember_memory(&mut report, &run, first, last);
+        if plan.scenario == SOAK {
+            remember_memory(&mut report, &run, first, last);
+        }
     }
     report.fact("answer p50, ms", answers.at(0.5));
     report.fact("answer p99, ms", answers.at(0.99));
@@ -105,7 +110,7 @@ async fn watch(run: &Run, due: &Range) -> Vec<Mark> {
 fn remember_memory(report: &mut Report, run: &Run, first: &Mark, last: &Mark) {
     for (when, mark) in [("first", first), ("last", last)] {
         for (name, bytes) in run.resident(mark) {
-            report.fact(&format!("{name} {when}, MiB"), float(bytes) / 1_048_576.0);
+            report.fact(&format!("memory of {name}, {when}, MiB"), float(bytes) / 1_048_576.0);
         }
     }
 }

@@ -11,11 +11,6 @@ pub fn float_of(count: usize) -> f64 {
     float(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
-/// The whole part.
-pub fn whole(number: f64) -> f64 {
-    number.trunc()
-}
-
 /// `count` per `of`; zero when there is nothing to divide by.
 pub fn ratio(count: f64, of: f64) -> f64 {
     if of > 0.0 { count / of } else { 0.0 }

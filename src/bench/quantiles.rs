@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::number::{float, whole};
+use super::number::float;
 
 /// An hour. What takes longer is counted as an hour.
 const MICROS_MAX: u64 = 3_600_000_000;
@@ -95,7 +95,7 @@ impl Quantiles {
 
 /// Milliseconds with as many digits as matter.
 pub fn shown(millis: f64) -> String {
-    if millis >= 100.0 || (millis - whole(millis)).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
+    if millis >= 100.0 || (millis - millis.round()).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
 }
 
 #[cfg(test)]

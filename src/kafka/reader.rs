@@ -112,7 +112,7 @@ async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(),
 /// A consumer at the present end of all partitions.
 fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
     let ask = |source| ReadError::Ask { topic: topic.clone(), source };
-    let mut config = settings.admin_config();
+    let mut config = settings.consumer_config();
     config
         .set("group.id", "punctual-reader")
         .set("enable.auto.commit", "false")
@@ -126,6 +126,9 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
     let consumer: BaseConsumer = config.create().map_err(create)?;
     let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE).map_err(ask)?;
     let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
+    if partitions == 0 {
+        return Err(ReadError::Unknown { topic: topic.clone() });
+    }
     let mut assignment = TopicPartitionList::new();
     for partition in 0..i32::try_from(partitions).unwrap_or(0) {
         let (_, end) = consumer.fetch_watermarks(topic.as_str(), partition, DEADLINE).map_err(ask)?;
