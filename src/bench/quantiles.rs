@@ -95,7 +95,7 @@ impl Quantiles {
 
 /// Milliseconds with as many digits as matter.
 pub fn shown(millis: f64) -> String {
-    if millis >= 100.0 || (millis - millis.round()).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
+    if millis >= 20.0 || (millis - millis.round()).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
 }
 
 #[cfg(test)]
@@ -143,6 +143,6 @@ mod tests {
 
     #[test]
     fn figures_are_as_short_as_they_may_be() {
-        assert_eq!([0.0, 1.0, 1.26, 17.003, 250.4].map(shown), ["0", "1", "1.3", "17", "250"]);
+        assert_eq!([0.0, 1.0, 1.26, 17.003, 74.9, 250.4].map(shown), ["0", "1", "1.3", "17", "75", "250"]);
     }
 }

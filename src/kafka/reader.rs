@@ -9,11 +9,13 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use thiserror::Error as ThisError;
 
 use super::{Error, Settings};
+use crate::clock;
 use crate::domain::TopicName;
 
 /// One question to Kafka.
@@ -44,7 +46,7 @@ pub enum ReadError {
     Ask {
         topic: TopicName,
         #[source]
-        source: rdkafka::error::KafkaError,
+        source: KafkaError,
     },
     #[error(transparent)]
     Client(#[from] Error),
@@ -124,18 +126,32 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
         .set("check.crcs", "false");
     let create = |source| Error::Create { what: "Kafka consumer", source };
     let consumer: BaseConsumer = config.create().map_err(create)?;
-    let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE).map_err(ask)?;
-    let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
-    if partitions == 0 {
+    let begun_at = clock::monotonic();
+    let assignment = loop {
+        match ends(&consumer, topic.as_str()) {
+            Ok(ends) => break ends,
+            // A topic that was made a moment ago has no leaders yet: each attempt asks for fresh metadata.
+            Err(error) if clock::monotonic().since(begun_at) < DEADLINE => tracing::debug!(%error, "the ends of a topic"),
+            Err(error) => return Err(ask(error)),
+        }
+    };
+    if assignment.count() == 0 {
         return Err(ReadError::Unknown { topic: topic.clone() });
-    }
-    let mut assignment = TopicPartitionList::new();
-    for partition in 0..i32::try_from(partitions).unwrap_or(0) {
-        let (_, end) = consumer.fetch_watermarks(topic.as_str(), partition, DEADLINE).map_err(ask)?;
-        assignment.add_partition_offset(topic.as_str(), partition, Offset::Offset(end)).map_err(ask)?;
     }
     consumer.assign(&assignment).map_err(ask)?;
     Ok(consumer)
+}
+
+/// The present end of each partition; none when there is no such topic.
+fn ends(consumer: &BaseConsumer, topic: &str) -> Result<TopicPartitionList, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), DEADLINE)?;
+    let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
+    let mut ends = TopicPartitionList::new();
+    for partition in 0..i32::try_from(partitions).unwrap_or(0) {
+        let (_, end) = consumer.fetch_watermarks(topic, partition, DEADLINE)?;
+        ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
+    }
+    Ok(ends)
 }
 
 fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_done: &AtomicBool) {

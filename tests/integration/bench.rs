@@ -38,8 +38,12 @@ async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (Report, S
 async fn lateness_is_measured_from_outside() {
     let cluster = Cluster::start("bench").await;
     let node = cluster.node().await;
-    let (report, picture) =
-        report(&cluster, &node, &["lateness", "--rate", "200", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s", "--pending", "500"]).await;
+    let (report, picture) = report(
+        &cluster,
+        &node,
+        &["lateness", "--rate", "200", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s", "--pending", "500"],
+    )
+    .await;
     let spans = report.spans.as_ref().unwrap();
     assert!((400..=800).contains(&spans.count), "200 a second for 3 s: {report:?}");
     assert!(report.counts.are_clean() && report.counts.accepted > spans.count, "{:?}", report.counts);
