@@ -20,7 +20,7 @@ const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
 /// A poller that bursts more slowly than this, in tasks per second, is lame.
 const POLLER_BURST_MIN: f64 = 33_000.0;
 
-const METHOD: &str = include_str!("method.md");
+const METHOD: &str = include_str!("method.txt");
 
 /// Prints the tables.
 pub fn show(results: &Results) -> Result<(), Failure> {
@@ -143,10 +143,11 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
 fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
     let is_idle = matches!(cell.job, Job::Idle { .. });
     let cpu = if is_idle { "CPU, % of a core" } else { "CPU, us/task" };
-    let mut text = format!(
-        "| | {} ms: p50 / p90 / p99 / p99.9 / max | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n",
-        measured(rows)
-    );
+    let measured = match measured(rows) {
+        "" => "-".to_owned(),
+        measured => format!("{measured}, ms: p50 / p90 / p99 / p99.9 / max"),
+    };
+    let mut text = format!("| | {measured} | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n");
     for (who, report) in rows {
         let spans = report.spans.as_ref().map_or_else(|| "-".to_owned(), punctual::bench::quantiles::Quantiles::short);
         let figure = |usage: &punctual::bench::report::Usage| if is_idle { usage.cores * 100.0 } else { usage.us_per_task };
@@ -160,7 +161,7 @@ fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
 }
 
 fn measured(rows: &[(Who, Report)]) -> &str {
-    rows.iter().map(|(_, report)| report.measured.as_str()).find(|measured| !measured.is_empty()).unwrap_or("-")
+    rows.iter().map(|(_, report)| report.measured.as_str()).find(|measured| !measured.is_empty()).unwrap_or_default()
 }
 
 /// The first of ours against the others: rate and CPU.
@@ -195,16 +196,11 @@ fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
 fn picture_of(results: &Results, cell: &Cell) -> Result<Option<String>, Failure> {
     let mut drawn = Vec::new();
     for who in &cell.contenders {
-        if let Some(report) = results.load(cell.name, *who)?
-            && report.spans.is_some()
-        {
-            drawn.push((who.label(), report));
-        }
+        let report = results.load(cell.name, *who)?.filter(|report| report.spans.is_some() || !report.series.is_empty());
+        drawn.extend(report.map(|report| (who.label(), report)));
     }
-    let curves: Vec<Curve<'_>> = drawn
-        .iter()
-        .filter_map(|(label, report)| Some(Curve { label, spans: report.spans.as_ref()?, series: &report.series }))
-        .collect();
+    let curves: Vec<Curve<'_>> =
+        drawn.iter().map(|(label, report)| Curve { label, spans: report.spans.as_ref(), series: &report.series }).collect();
     let Some((_, first)) = drawn.first() else { return Ok(None) };
     Ok(Some(picture(&cell.title, &first.measured, &curves)))
 }

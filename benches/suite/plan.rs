@@ -134,7 +134,7 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, partitions:
     let rate = if size == Size::Tiny { rate / 4 } else { rate };
     Cell {
         name,
-        title: format!("Lateness at {rate} tasks/s{background}, {partitions} partitions"),
+        title: format!("Lateness at {rate} tasks/s{background}; partitions: {partitions}"),
         goal: "p50 at most 2 ms, p99 5, p99.9 15; nothing early",
         limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
                 nothing hides a slow append.",

@@ -89,7 +89,7 @@ impl Spans {
 impl Quantiles {
     /// `1 / 2 / 4 / 9 / 17`: p50, p90, p99, p99.9 and the maximum, as people compare them.
     pub fn short(&self) -> String {
-        [self.p50, self.p90, self.p99, self.p999, self.max].map(|millis| shown(millis)).join(" / ")
+        [self.p50, self.p90, self.p99, self.p999, self.max].map(shown).join(" / ")
     }
 }
 

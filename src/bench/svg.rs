@@ -9,7 +9,8 @@ use super::report::{Moment, Report};
 #[derive(Clone, Debug)]
 pub struct Curve<'a> {
     pub label: &'a str,
-    pub spans: &'a Quantiles,
+    /// None: only how it went on is drawn.
+    pub spans: Option<&'a Quantiles>,
     pub series: &'a [Moment],
 }
 
@@ -26,9 +27,12 @@ const MILLIS_MIN: f64 = 0.5;
 /// The right end of the distribution's axis: a share of 0.9999.
 const NINES_MAX: f64 = 4.2;
 
-/// The picture of one report, when it has a distribution.
+/// The picture of one report, when it has anything to draw.
 pub fn of_report(report: &Report) -> Option<String> {
-    let spans = report.spans.as_ref()?;
+    let spans = report.spans.as_ref();
+    if spans.is_none() && report.series.is_empty() {
+        return None;
+    }
     let settings: Vec<String> = report.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let title = format!("{} ({})", report.scenario, settings.join(", "));
     Some(picture(&title, &report.measured, &[Curve { label: "punctual", spans, series: &report.series }]))
@@ -37,35 +41,40 @@ pub fn of_report(report: &Report) -> Option<String> {
 /// A picture of several runs beside each other. `measured` names what the axis of milliseconds shows.
 pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
     let height = TOP + PANEL_HEIGHT + 70.0 + 18.0 * f64::from(u32::try_from(curves.len()).unwrap_or(0));
-    let scale = Scale::of(curves);
+    let scale = Scale::of_spans(curves);
+    // A series of appends alone has rates and no lateness.
+    let has_lateness = curves.iter().flat_map(|curve| curve.series).any(|moment| moment.max > 0.0);
     let mut svg = Svg::new(WIDTH, height);
     svg.text((LEFT, 24.0), "title", title);
     let distribution = Panel { left: LEFT, scale };
-    let series = Panel { left: LEFT + PANEL_WIDTH + GAP, scale };
+    let series = Panel { left: LEFT + PANEL_WIDTH + GAP, scale: if has_lateness { scale } else { Scale::of_rates(curves) } };
     distribution.frame(&mut svg, &format!("{measured} in ms; share of the tasks that it does not pass"));
     for (share, label) in [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")] {
         distribution.tick(&mut svg, nines(share) / NINES_MAX, label);
     }
-    series.frame(&mut svg, "over time, in seconds: p99 bold, p50 thin");
+    let caption =
+        if has_lateness { "over time, in seconds: p99 bold, p50 thin" } else { "tasks per second, over time in seconds" };
+    series.frame(&mut svg, caption);
     let end = curves.iter().flat_map(|curve| curve.series).map(|moment| moment.at).fold(1.0, f64::max);
     for step in [0.0, 0.25, 0.5, 0.75, 1.0] {
         series.tick(&mut svg, step, &shown(step * end));
     }
     for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
-        let points = curve.spans.curve.iter().map(|(share, millis)| (nines(*share) / NINES_MAX, *millis));
+        let points =
+            curve.spans.iter().flat_map(|spans| &spans.curve).map(|(share, millis)| (nines(*share) / NINES_MAX, *millis));
         distribution.line(&mut svg, colour, 2.0, points);
-        let moments = || curve.series.iter().filter(|moment| moment.count > 0);
-        series.line(&mut svg, colour, 2.0, moments().map(|moment| (moment.at / end, moment.p99)));
-        series.line(&mut svg, colour, 0.8, moments().map(|moment| (moment.at / end, moment.p50)));
+        let moments = || curve.series.iter().filter(|moment| moment.count > 0 || !has_lateness);
+        let bold = |moment: &Moment| if has_lateness { moment.p99 } else { moment.rate };
+        series.line(&mut svg, colour, 2.0, moments().map(|moment| (moment.at / end, bold(moment))));
+        if has_lateness {
+            series.line(&mut svg, colour, 0.8, moments().map(|moment| (moment.at / end, moment.p50)));
+        }
     }
     let mut y = TOP + PANEL_HEIGHT + 52.0;
     for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
         svg.swatch((LEFT, y - 9.0), colour);
-        svg.text(
-            (LEFT + 18.0, y),
-            "label",
-            &format!("{}: p50 / p90 / p99 / p99.9 / max {} ms", curve.label, curve.spans.short()),
-        );
+        let spans = curve.spans.map(|spans| format!(": p50 / p90 / p99 / p99.9 / max {} ms", spans.short())).unwrap_or_default();
+        svg.text((LEFT + 18.0, y), "label", &format!("{}{spans}", curve.label));
         y += 18.0;
     }
     svg.end()
@@ -76,21 +85,42 @@ fn nines(share: f64) -> f64 {
     (-(1.0 - share).max(1e-9).log10()).min(NINES_MAX)
 }
 
-/// The axis of milliseconds: logarithmic, from half a millisecond up to a power of ten that holds all.
+/// The axis that goes up.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
-    decades: f64,
+enum Scale {
+    /// Milliseconds, logarithmic: from half a millisecond up to a power of ten that holds all.
+    Millis { decades: f64 },
+    /// Per second, from zero.
+    Rate { max: f64 },
 }
 
 impl Scale {
-    fn of(curves: &[Curve<'_>]) -> Self {
-        let max = curves.iter().map(|curve| curve.spans.max).fold(10.0, f64::max);
-        Self { decades: max.log10().ceil() - MILLIS_MIN.log10() }
+    fn of_spans(curves: &[Curve<'_>]) -> Self {
+        let max = curves.iter().filter_map(|curve| curve.spans).map(|spans| spans.max).fold(10.0, f64::max);
+        Self::Millis { decades: max.log10().ceil() - MILLIS_MIN.log10() }
+    }
+
+    fn of_rates(curves: &[Curve<'_>]) -> Self {
+        let max = curves.iter().flat_map(|curve| curve.series).map(|moment| moment.rate).fold(1.0, f64::max);
+        Self::Rate { max }
     }
 
     /// From 0 at the bottom to 1 at the top.
-    fn place(self, millis: f64) -> f64 {
-        (millis.max(MILLIS_MIN).log10() - MILLIS_MIN.log10()) / self.decades
+    fn place(self, value: f64) -> f64 {
+        match self {
+            Self::Millis { decades } => (value.max(MILLIS_MIN).log10() - MILLIS_MIN.log10()) / decades,
+            Self::Rate { max } => value / max,
+        }
+    }
+
+    /// Where lines are drawn across.
+    fn marks(self) -> Vec<f64> {
+        match self {
+            Self::Millis { .. } => {
+                (0..8).map(|power| 10_f64.powi(power)).filter(|millis| self.place(*millis) <= 1.0001).collect()
+            }
+            Self::Rate { max } => [0.25, 0.5, 0.75, 1.0].map(|share| share * max).to_vec(),
+        }
     }
 }
 
@@ -102,12 +132,10 @@ struct Panel {
 impl Panel {
     fn frame(&self, svg: &mut Svg, caption: &str) {
         svg.text((self.left, TOP - 12.0), "caption", caption);
-        let mut millis = 1.0;
-        while self.scale.place(millis) <= 1.0001 {
-            let y = self.y(millis);
+        for mark in self.scale.marks() {
+            let y = self.y(mark);
             svg.rule((self.left, y), (self.left + PANEL_WIDTH, y));
-            svg.text((self.left - 8.0, y + 4.0), "tick-y", &shown(millis));
-            millis *= 10.0;
+            svg.text((self.left - 8.0, y + 4.0), "tick-y", &shown(mark));
         }
         let bottom = TOP + PANEL_HEIGHT;
         svg.rule((self.left, bottom), (self.left + PANEL_WIDTH, bottom));
@@ -119,11 +147,11 @@ impl Panel {
     }
 
     fn line(&self, svg: &mut Svg, colour: &str, width: f64, points: impl Iterator<Item = (f64, f64)>) {
-        svg.line(points.map(|(place, millis)| (self.left + place * PANEL_WIDTH, self.y(millis))), colour, width);
+        svg.line(points.map(|(place, value)| (self.left + place * PANEL_WIDTH, self.y(value))), colour, width);
     }
 
-    fn y(&self, millis: f64) -> f64 {
-        TOP + PANEL_HEIGHT * (1.0 - self.scale.place(millis))
+    fn y(&self, value: f64) -> f64 {
+        TOP + PANEL_HEIGHT * (1.0 - self.scale.place(value))
     }
 }
 
@@ -188,9 +216,9 @@ mod tests {
     #[test]
     fn each_run_has_its_line_in_both_panels_and_its_figures() {
         let (ours, theirs) = (quantiles(0..100), quantiles(0..3000));
-        let series = [Moment { count: 1, p99: 3.0, ..Moment::default() }];
-        let curves =
-            [Curve { label: "ours", spans: &ours, series: &series }, Curve { label: "theirs", spans: &theirs, series: &[] }];
+        let series = [Moment { count: 1, p99: 3.0, max: 3.0, ..Moment::default() }];
+        let curve = |label, spans, series| Curve { label, spans: Some(spans), series };
+        let curves = [curve("ours", &ours, &series[..]), curve("theirs", &theirs, &[])];
         let svg = picture("a < b & c", "append - due", &curves);
         assert_eq!(svg.matches("<polyline").count(), 6);
         assert!(svg.contains("a &lt; b &amp; c"));
@@ -201,11 +229,23 @@ mod tests {
     #[test]
     fn every_point_is_inside_of_the_picture() {
         let wide = quantiles([0, 1, 10, 100, 3_000_000]);
-        let moment = |at, p99| Moment { at, count: 1, p99, ..Moment::default() };
+        let moment = |at, p99| Moment { at, count: 1, p99, max: p99, ..Moment::default() };
         let series = [moment(0.0, 0.0), moment(60.0, 3_000_000.0)];
-        let svg = picture("t", "m", &[Curve { label: "l", spans: &wide, series: &series }]);
+        inside(&picture("t", "m", &[Curve { label: "l", spans: Some(&wide), series: &series }]));
+    }
+
+    #[test]
+    fn a_series_without_lateness_shows_its_rates() {
+        let moment = |at, rate| Moment { at, rate, ..Moment::default() };
+        let series = [moment(0.0, 0.0), moment(0.2, 150_000.0), moment(0.4, 80_000.0)];
+        let svg = picture("t", "m", &[Curve { label: "l", spans: None, series: &series }]);
+        assert!(svg.contains("tasks per second") && svg.contains(">150000<"));
+        inside(&svg);
+    }
+
+    fn inside(svg: &str) {
         let lines = svg.lines().filter_map(|line| line.strip_prefix("<polyline points=\"")?.split('"').next());
-        for point in lines.flat_map(|points| points.split(' ')) {
+        for point in lines.flat_map(|points| points.split(' ')).filter(|point| !point.is_empty()) {
             let (x, y) = point.split_once(',').unwrap();
             let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
             assert!((0.0..=WIDTH).contains(&x) && (TOP - 0.1..=TOP + PANEL_HEIGHT + 0.1).contains(&y), "{point}");
