@@ -84,13 +84,15 @@ pub fn cells(size: Size) -> Vec<Cell> {
     let mut cells = vec![drain(size), burst(size)];
     for (name, rate) in [("lateness-2k", 2_000), ("lateness-5k", 5_000), ("lateness-10k", 10_000)] {
         if rate != 5_000 || size == Size::Full {
-            cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), 8, &EVERYBODY));
+            cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), &EVERYBODY));
         }
     }
     let ours = [Who::Nodes(1)];
-    cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), 8, &ours));
-    cells.push(lateness(size, "partitions-1", 2_000, 0, 1, &ours));
-    cells.push(lateness(size, "partitions-64", 2_000, 0, 64, &ours));
+    cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), &ours));
+    for (name, partitions, title) in [("partitions-1", 1, "one partition"), ("partitions-64", 64, "64 partitions")] {
+        let title = format!("Lateness on a topic of {title}, 2,000 tasks/s");
+        cells.push(Cell { partitions, title, ..lateness(size, name, 2_000, 0, &ours) });
+    }
     cells.push(precision(size));
     cells.push(neighbour(size));
     cells.extend([immediate(size), submit_one(size), submit_one_at_half(size), submit_batch(size), cancel(size), idle(size)]);
@@ -127,18 +129,18 @@ fn burst(size: Size) -> Cell {
     }
 }
 
-fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, partitions: i32, contenders: &[Who]) -> Cell {
+fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders: &[Who]) -> Cell {
     let ahead = size.of((1, 2), (1, 5), (5, 60));
     let seconds = size.of(3, 15, 60);
     let background = if pending > 0 { format!(", {pending} pending") } else { String::new() };
     let rate = if size == Size::Tiny { rate / 4 } else { rate };
     Cell {
         name,
-        title: format!("Lateness at {rate} tasks/s{background}; partitions: {partitions}"),
+        title: format!("Lateness at {rate} tasks/s{background}"),
         goal: "p50 at most 2 ms, p99 5, p99.9 15; nothing early",
         limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
                 nothing hides a slow append.",
-        partitions,
+        partitions: 8,
         contenders: contenders.to_vec(),
         job: Job::Steady(Steady { rate, seconds, ahead, pending, is_held: false, burst: 0 }),
     }
@@ -150,7 +152,7 @@ fn precision(size: Size) -> Cell {
     Cell {
         goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
         limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its own. `--precision` gathers them.",
-        ..lateness(size, "precision", 2_000, 0, 8, &contenders)
+        ..lateness(size, "precision", 2_000, 0, &contenders)
     }
 }
 
@@ -162,7 +164,7 @@ fn neighbour(size: Size) -> Cell {
         goal: "the p99 of the quiet topic at most 50 ms",
         limit: "What the broker and Postgres have left. The burst's claims take turns with the front, and one topic may have only so many tasks in flight.",
         job: Job::Steady(Steady { rate: 500, seconds, ahead: (1, 3), pending: 0, is_held: false, burst }),
-        ..lateness(size, "neighbour", 500, 0, 8, &[Who::Nodes(1)])
+        ..lateness(size, "neighbour", 500, 0, &[Who::Nodes(1)])
     }
 }
 
@@ -285,7 +287,7 @@ fn old_snapshot(size: Size) -> Cell {
             is_held: true,
             burst: 0,
         }),
-        ..lateness(size, "old-snapshot", 5_000, 0, 8, &contenders)
+        ..lateness(size, "old-snapshot", 5_000, 0, &contenders)
     }
 }
 
@@ -303,6 +305,6 @@ fn soak(size: Size) -> Cell {
             is_held: false,
             burst: 0,
         }),
-        ..lateness(size, "soak", 3_000, 0, 8, &[Who::Nodes(1)])
+        ..lateness(size, "soak", 3_000, 0, &[Who::Nodes(1)])
     }
 }
