@@ -150,6 +150,7 @@ fn precision(size: Size) -> Cell {
     let precise = ["5ms", "20ms", "50ms"].map(Who::Precise);
     let contenders = [&[Who::Floor, Who::Nodes(1)], &precise[..], &[Who::Poller(10), Who::Poller(100)]].concat();
     Cell {
+        title: "What precision costs, 2,000 tasks/s".to_owned(),
         goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
         limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its own. `--precision` gathers them.",
         ..lateness(size, "precision", 2_000, 0, &contenders)
