@@ -83,8 +83,10 @@ const EVERYBODY: [Who; 5] = [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poll
 pub fn cells(size: Size) -> Vec<Cell> {
     let mut cells = vec![drain(size), burst(size)];
     for (name, rate) in [("lateness-2k", 2_000), ("lateness-5k", 5_000), ("lateness-10k", 10_000)] {
+        // What two nodes and the slow poller do is told at one rate.
+        let contenders = if rate == 2_000 { &EVERYBODY[..] } else { &[Who::Floor, Who::Nodes(1), Who::Poller(10)] };
         if rate != 5_000 || size == Size::Full {
-            cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), &EVERYBODY));
+            cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), contenders));
         }
     }
     let ours = [Who::Nodes(1)];
@@ -111,7 +113,7 @@ fn drain(size: Size) -> Cell {
                 A machine for Postgres of its own would move it first.",
         partitions: 8,
         contenders: vec![Who::FloorInOrder, Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10)],
-        job: Job::Drain { count, lead: size.of(6, 20, 45), spread: size.of(2, 10, 60) },
+        job: Job::Drain { count, lead: size.of(6, 15, 30), spread: size.of(2, 10, 60) },
     }
 }
 
@@ -125,13 +127,13 @@ fn burst(size: Size) -> Cell {
                 lets one topic have; the rest is claimed at the speed of a drain.",
         partitions: 8,
         contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
-        job: Job::Burst { count, lead: size.of(6, 20, 20) },
+        job: Job::Burst { count, lead: size.of(6, 15, 20) },
     }
 }
 
 fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders: &[Who]) -> Cell {
     let ahead = size.of((1, 2), (1, 5), (5, 60));
-    let seconds = size.of(3, 15, 60);
+    let seconds = size.of(3, 12, 60);
     let background = if pending > 0 { format!(", {pending} pending") } else { String::new() };
     let rate = if size == Size::Tiny { rate / 4 } else { rate };
     Cell {
@@ -153,6 +155,14 @@ fn precision(size: Size) -> Cell {
         title: "What precision costs, 2,000 tasks/s".to_owned(),
         goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
         limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its own. `--precision` gathers them.",
+        job: Job::Steady(Steady {
+            rate: size.of(500, 2_000, 2_000),
+            seconds: size.of(3, 12, 60),
+            ahead: size.of((1, 2), (1, 5), (1, 5)),
+            pending: 0,
+            is_held: false,
+            burst: 0,
+        }),
         ..lateness(size, "precision", 2_000, 0, &contenders)
     }
 }
@@ -178,7 +188,7 @@ fn immediate(size: Size) -> Cell {
         limit: "One commit of Postgres and one append of Kafka, one after the other; at 2,000/s the submits of a commit's time share the next one.",
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
-        job: Job::Immediate { rate, seconds: size.of(3, 15, 60) },
+        job: Job::Immediate { rate, seconds: size.of(3, 10, 30) },
     }
 }
 
@@ -248,7 +258,7 @@ fn idle(size: Size) -> Cell {
         limit: "Ticks and heartbeats.",
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Poller(10), Who::Poller(100)],
-        job: Job::Idle { pending: size.of(1_000, 100_000, 1_000_000), seconds: size.of(3, 20, 60) },
+        job: Job::Idle { pending: size.of(1_000, 100_000, 1_000_000), seconds: size.of(3, 15, 30) },
     }
 }
 
@@ -269,13 +279,13 @@ fn take_over(size: Size, is_kill: bool) -> Cell {
         limit: "The session's TTL: until it has passed nobody knows that the node is dead.",
         partitions: 8,
         contenders: vec![Who::Nodes(2)],
-        job: Job::TakeOver { rounds: size.of(1, 2, 10), is_kill },
+        job: Job::TakeOver { rounds: size.of(1, 2, if is_kill { 10 } else { 5 }), is_kill },
     }
 }
 
 fn old_snapshot(size: Size) -> Cell {
     let contenders = [Who::Nodes(1), Who::Poller(10)];
-    let seconds = size.of(3, 40, 300);
+    let seconds = size.of(3, 30, 300);
     Cell {
         title: format!("5,000 tasks/s for {seconds} s while an old snapshot is held in Postgres"),
         goal: "the last fifth as the first",
@@ -293,7 +303,7 @@ fn old_snapshot(size: Size) -> Cell {
 }
 
 fn soak(size: Size) -> Cell {
-    let seconds = size.of(4, 60, 1800);
+    let seconds = size.of(4, 40, 1800);
     Cell {
         title: format!("Soak: 3,000 tasks/s for {seconds} s"),
         goal: "lateness and memory at the end as at the beginning",
