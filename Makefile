@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test run down build lint fmt docs fuzz sabotage
+.PHONY: help demo test bench run down build lint fmt docs fuzz sabotage
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
@@ -21,6 +21,11 @@ test: ## lints and all tests, against a real Postgres, etcd and Kafka
 	@scripts/stack up
 	@scripts/lint
 	@scripts/test
+
+bench: ## every scenario against the poller and the floor, 25 minutes; FULL=1: two hours; ONLY=burst: that one again
+	@scripts/stack prerequisites
+	@$(RELEASE_BUILD) --example suite --example poller --example floor
+	@scripts/bench $(if $(FULL),--full) $(if $(ONLY),--again $(addprefix --only ,$(ONLY)))
 
 run: ## one node in the foreground, with a topic to try it on (ctrl-C ends it)
 	@scripts/stack prerequisites

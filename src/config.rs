@@ -24,6 +24,7 @@ pub use self::reader::Problem;
 pub use self::secret::Secret;
 pub use self::settings::{Bounds, Kafka, Retention, Settings};
 pub use self::version::{COMMIT, RELEASE};
+use crate::bench::args::Bench;
 use crate::client::args as client;
 use crate::telemetry::logging;
 
@@ -41,6 +42,7 @@ pub enum Command {
     Client(client::Command),
     /// A script to print.
     Completions(Vec<u8>),
+    Bench(Box<Bench>),
 }
 
 /// Why there is nothing to do.
@@ -94,6 +96,7 @@ fn interpret(
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
         args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
+        args::Words::Bench(args) => Ok(Command::Bench(args)),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),

@@ -3,6 +3,7 @@
 //! - A [`Producer`] takes records without blocking and reports the [`Fate`] of each exactly once, on a thread of its own. Two of them make a node's way
 //!   out: one that batches, and one of [`Mode::Alone`] for records whose batch was refused.
 //! - [`Topics`] knows which topics there are and what they take. Its one thread also finds out whether a broker can be reached at all: [`Contact`].
+//! - A [`Reader`] is the other side of a topic, for `bench` alone.
 //!
 //! Nothing here retries beyond what librdkafka does within the publish deadline, and nothing here decides what a fate means for a task.
 
@@ -12,6 +13,7 @@ mod fate;
 mod hooks;
 mod metrics;
 mod producer;
+mod reader;
 mod settings;
 mod topics;
 
@@ -20,6 +22,7 @@ pub use fate::{Fate, Reason, Report, SendError};
 pub use hooks::Hooks;
 pub use metrics::Metrics;
 pub use producer::Producer;
+pub use reader::{Appended, ReadError, Reader};
 pub use settings::{Mode, Settings};
 pub use topics::{LookUpError, TopicFacts, Topics};
 

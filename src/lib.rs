@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod app;
+pub mod bench;
 pub mod client;
 pub mod clock;
 pub mod config;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use punctual::config::{self, Command};
 use punctual::shutdown::{Failure, chain};
-use punctual::{app, client, telemetry};
+use punctual::{app, bench, client, telemetry};
 
 fn main() -> ExitCode {
     let invocation = match config::read(std::env::args_os(), app::problems) {
@@ -14,11 +14,8 @@ fn main() -> ExitCode {
     };
     telemetry::logging::start(&invocation.log);
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
-    let ended = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(Failure::from)
-        .and_then(|runtime| runtime.block_on(run(invocation.command)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
+    let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
     ended.unwrap_or_else(|failure| {
         tracing::error!("{}", chain(failure.as_ref()));
         ExitCode::FAILURE
@@ -34,6 +31,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
+        Command::Bench(args) => return Ok(Box::pin(bench::run(*args)).await),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ pub mod heartbeat;
 pub mod listing;
 pub mod look_up;
 pub mod names;
+pub mod old_snapshot;
 pub mod partitions;
 pub mod pool;
 pub mod recent_topics;

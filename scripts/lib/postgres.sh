@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Postgres: Debian's own, durable as in production. It refuses to run as root; root gives it the
 # system user `postgres`. $STACK/postgres holds data/, the socket and settings.conf.
+# STACK_POSTGRES_BUFFERS and STACK_POSTGRES_WAL: shared_buffers and max_wal_size, 512MB and 4GB unless told.
 
 POSTGRES_VERSION_MIN=15
 
@@ -148,8 +149,8 @@ synchronous_commit = on
 
 # Rare checkpoints: a full page image after each one would blur every measurement.
 checkpoint_timeout = 30min
-max_wal_size = 4GB
-shared_buffers = 512MB
+max_wal_size = ${STACK_POSTGRES_WAL:-4GB}
+shared_buffers = ${STACK_POSTGRES_BUFFERS:-512MB}
 autovacuum = on
 jit = off
 log_line_prefix = '%m [%p] %a '

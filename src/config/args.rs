@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::secret::Secret;
+use crate::bench::args::Bench;
 use crate::client::args as client;
 
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
@@ -39,6 +40,8 @@ pub(super) enum Words {
     Migrate(Migrate),
     #[command(flatten)]
     Client(client::Command),
+    /// Measures a running cluster: tasks go in over REST, records are read from the topic.
+    Bench(Box<Bench>),
     /// Prints what a shell must know to complete command lines of this program.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),

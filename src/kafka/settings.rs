@@ -111,6 +111,22 @@ impl Settings {
         config
     }
 
+    /// For reading: what all kinds of clients take, and the operator's properties.
+    pub(super) fn consumer_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set_log_level(RDKafkaLogLevel::Error)
+            .set("bootstrap.servers", &self.bootstrap)
+            .set("client.id", &self.client_id)
+            .set("reconnect.backoff.max.ms", "1000")
+            .set("socket.keepalive.enable", "true")
+            .set("allow.auto.create.topics", "false");
+        for (name, value) in &self.properties {
+            config.set(canonical(name), value);
+        }
+        config
+    }
+
     fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set_log_level(RDKafkaLogLevel::Info);

@@ -9,6 +9,7 @@ use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 use crate::kafka_support::{
     Edge, NOW, Parts, batch, bootstrap, consume, create, fates, plain_batch, producer, settings, task_id, topic,
 };
+use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_finds_it() {
@@ -189,6 +190,8 @@ async fn a_full_queue_is_told_and_takes_records_again() {
     let batch = plain_batch(&topic, 1, 10);
     assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0)), Err(SendError::Full));
     assert_eq!(edge.fates(10).await.len(), 10);
+    // The last report comes a moment before its record leaves the queue.
+    eventually("the queue is empty", Duration::from_secs(10), async || edge.producer.in_flight() == 0).await;
     edge.send(&batch);
     assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
     assert!(edge.text().contains("punctual_kafka_queue_full_total 1"), "{}", edge.text());

@@ -13,6 +13,7 @@
 mod support;
 
 mod bad_input;
+mod bench;
 mod cancel;
 mod cluster;
 mod command_line;

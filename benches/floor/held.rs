@@ -1,0 +1,84 @@
+//! Batches between their claim and their settle.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use punctual::domain::{Batch, Outcome};
+use punctual::kafka::{Fate, Producer, Report};
+use punctual::postgres::settle::Settlement;
+
+/// A claim takes at most 4,000 tasks: a ticket is the slot, and the task's place in its batch.
+const PLACE_BITS: usize = 13;
+pub const SLOTS: usize = 1 << 14;
+
+#[derive(Debug)]
+pub struct Held {
+    pub batch: Batch,
+    slot: OnceLock<usize>,
+    outcomes: Mutex<Vec<Option<Outcome>>>,
+    left: AtomicUsize,
+}
+
+impl Held {
+    pub fn new(batch: Batch) -> Self {
+        let count = batch.len();
+        Self { batch, slot: OnceLock::new(), outcomes: Mutex::new(vec![None; count]), left: AtomicUsize::new(count) }
+    }
+
+    /// Hands some of the batch's tasks to the producer.
+    pub fn send(&self, places: impl Iterator<Item = usize>, producer: &Producer) {
+        let slot = *self.slot.get().expect("a batch has its slot before it is sent");
+        for place in places {
+            let topic = self.batch.topics()[usize::from(self.batch.topic_index(place))].as_str();
+            producer.send((slot << PLACE_BITS) | place, topic, &self.batch.task(place)).expect("the producer has room");
+        }
+    }
+
+    pub fn settlement(&self) -> Settlement {
+        let outcomes = std::mem::take(&mut *self.outcomes.lock().expect("whole"));
+        let outcomes: Vec<Outcome> = outcomes.into_iter().map(|outcome| outcome.expect("all reports came")).collect();
+        Settlement::new(&self.batch, &outcomes)
+    }
+}
+
+#[derive(Debug)]
+pub struct Slots {
+    held: Vec<Mutex<Option<Arc<Held>>>>,
+    free: Mutex<Vec<usize>>,
+    pub in_flight: AtomicUsize,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        let held = (0..SLOTS).map(|_| Mutex::default()).collect();
+        Self { held, free: Mutex::new((0..SLOTS).collect()), in_flight: AtomicUsize::new(0) }
+    }
+}
+
+impl Slots {
+    pub fn put(&self, held: Held) -> Arc<Held> {
+        let slot = self.free.lock().expect("whole").pop().expect("fewer batches than slots");
+        held.slot.set(slot).expect("a batch is put once");
+        self.in_flight.fetch_add(held.batch.len(), Ordering::Relaxed);
+        let held = Arc::new(held);
+        *self.held[slot].lock().expect("whole") = Some(Arc::clone(&held));
+        held
+    }
+
+    /// Takes in a report; returns the batch when it was the last one of it.
+    pub fn take_in(&self, report: Report) -> Option<Arc<Held>> {
+        let (slot, place) = (report.ticket >> PLACE_BITS, report.ticket & ((1 << PLACE_BITS) - 1));
+        let Fate::Acknowledged(receipt) = report.fate else { unreachable!("not acknowledged: {:?}", report.fate) };
+        let mut entry = self.held[slot].lock().expect("whole");
+        let held = entry.as_ref().expect("a report comes once");
+        held.outcomes.lock().expect("whole")[place] = Some(Outcome::Published(receipt));
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if held.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        let whole = entry.take();
+        drop(entry);
+        self.free.lock().expect("whole").push(slot);
+        whole
+    }
+}

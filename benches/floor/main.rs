@@ -1,0 +1,153 @@
+//! The floor: Punctual's claim statement, its producer and its settle statement, called in a bare loop with no product around them: no membership, no bounds,
+//! no retries, no API. What it costs is what a node cannot go below. Its tasks are the product's own, in the product's own schema.
+//!
+//! `floor DATABASE-URL KAFKA FROM-MS`: claims what is due from that moment on, each task at its due time, for ever.
+#![expect(
+    clippy::print_stderr,
+    clippy::as_conversions,
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a program of the benchmarks: it ends where something is not as it should be, and reads the clock by itself"
+)]
+
+mod held;
+mod timer;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
+use punctual::kafka::{self, Hooks, Mode, Producer, Topics};
+use punctual::postgres;
+use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::settle::{Settlement, Settles};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use held::{Held, Slots};
+use timer::Timer;
+
+/// How far ahead of due tasks are claimed, how often, and how many at once: as a node does.
+const WINDOW: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_millis(20);
+const TARGET: u128 = 1_000;
+const LOOPS: i16 = 2;
+const IN_FLIGHT_MAX: usize = 80_000;
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, database, bootstrap, from] = arguments.as_slice() else {
+        eprintln!("usage: floor DATABASE-URL KAFKA FROM-MS");
+        std::process::exit(2);
+    };
+    let from = from.parse().expect("milliseconds since the epoch");
+    let settings = postgres::Settings::new(database).expect("a URL of a database");
+    let cluster = postgres::schema::check(&settings).await.expect("a migrated database").cluster;
+    let node = NodeId::new(now(), rand::random(), rand::random());
+    let slots = Arc::new(Slots::default());
+    let (settled, to_settle) = mpsc::channel(held::SLOTS);
+    let producer = Arc::new(producer(bootstrap, &slots, settled));
+    let timer = Timer::start(Arc::clone(&producer));
+    for number in 0..LOOPS {
+        let shards = (0..i16::try_from(cluster.shards.get()).expect("at most 4096")).filter(|shard| shard % LOOPS == number);
+        let (claims, slots, timer) = (Claims::new(&settings), Arc::clone(&slots), timer.clone());
+        let claiming = Claiming { claims, shards: shards.collect(), node, slots, producer: Arc::clone(&producer), timer };
+        tokio::spawn(claiming.run(Timestamp::from_millis(from)));
+    }
+    settle(Settles::new(&settings, node, Duration::ZERO), to_settle).await;
+}
+
+fn now() -> Timestamp {
+    Timestamp::EPOCH.plus(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970"))
+}
+
+/// The product's producer with the product's settings.
+fn producer(bootstrap: &str, slots: &Arc<Slots>, settled: mpsc::Sender<Arc<Held>>) -> Producer {
+    let settings = punctual::bench::kafka_settings(bootstrap, &[]);
+    let metrics = kafka::Metrics::register(&mut punctual::telemetry::registry("floor", "floor"));
+    let topics = Topics::start(&settings, metrics.clone()).expect("the thread of the topics");
+    let slots = Arc::clone(slots);
+    let on_report = move |report| {
+        if let Some(whole) = slots.take_in(report) {
+            settled.try_send(whole).expect("there is room for every slot");
+        }
+    };
+    Producer::new(&settings, Mode::Together, topics.contact(), metrics, Hooks::new(on_report, now)).expect("a producer")
+}
+
+struct Claiming {
+    claims: Claims,
+    shards: Vec<i16>,
+    node: NodeId,
+    slots: Arc<Slots>,
+    producer: Arc<Producer>,
+    timer: Timer,
+}
+
+impl Claiming {
+    async fn run(mut self, from: Timestamp) {
+        let start = IdRange::of_times(from, from.plus(TICK));
+        let (mut low, mut width) = (start.from.as_u128(), start.width());
+        loop {
+            let front = IdRange::of_times(now().plus(WINDOW), now()).from.as_u128();
+            if low >= front {
+                tokio::time::sleep(TICK).await;
+                continue;
+            }
+            while self.slots.in_flight.load(Ordering::Relaxed) > IN_FLIGHT_MAX {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let to = low.saturating_add(width).min(front);
+            let got = match self.claim(low, to).await {
+                Claimed::TooLarge => {
+                    width /= 2;
+                    continue;
+                }
+                Claimed::Nothing => 0,
+                Claimed::Batch(batch) => {
+                    let count = batch.len();
+                    self.publish(Held::new(batch));
+                    count as u128
+                }
+            };
+            // The next range holds about as many as wanted; a range cut off at the front says little.
+            if to < front {
+                width = (width / got.max(1)).saturating_mul(TARGET).clamp(width / 2, width.saturating_mul(2));
+            }
+            low = to;
+        }
+    }
+
+    async fn claim(&mut self, low: u128, to: u128) -> Claimed {
+        let request = Request {
+            batch: BatchId::new(now(), rand::random(), rand::random()),
+            owner: self.node,
+            shards: &self.shards,
+            range: IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) },
+            left_out: &[],
+            quarantined: &[],
+        };
+        self.claims.claim(Source::Task, request).await.expect("a claim").0
+    }
+
+    fn publish(&self, held: Held) {
+        let held = self.slots.put(held);
+        let now = now();
+        let (due, later): (Vec<usize>, Vec<usize>) =
+            (0..held.batch.len()).partition(|index| held.batch.id_of(*index).due_at() <= now);
+        held.send(due.into_iter(), &self.producer);
+        self.timer.wait_for(held, later);
+    }
+}
+
+/// Settles whatever is complete, several batches in one statement when several are.
+async fn settle(mut settles: Settles, mut complete: mpsc::Receiver<Arc<Held>>) {
+    let mut batches = Vec::new();
+    while complete.recv_many(&mut batches, 8).await > 0 {
+        let settlements: Vec<Settlement> = batches.drain(..).map(|held| held.settlement()).collect();
+        let settled = settles.settle(&settlements.iter().collect::<Vec<_>>()).await.expect("a settle");
+        assert_eq!(settled.len(), settlements.len(), "nobody else settles these");
+    }
+}

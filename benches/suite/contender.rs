@@ -1,0 +1,244 @@
+//! What is compared, as processes: nodes, the poller, the floor.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use punctual::bench::cpu::{Process, Watched};
+use punctual::bench::drain::Publishers;
+use tokio::process::{Child, Command};
+
+use crate::Failure;
+use crate::servers::{Place, Servers};
+
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+const END_DEADLINE: Duration = Duration::from_secs(40);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// Punctual, with so many nodes.
+    Nodes(usize),
+    /// One node with this `--precision`.
+    Precise(&'static str),
+    /// Polls every so many milliseconds.
+    Poller(u32),
+    Floor,
+    /// The floor, its tasks loaded in due order: what a run's validity is judged by.
+    FloorInOrder,
+}
+
+impl Who {
+    pub fn label(self) -> String {
+        match self {
+            Self::Nodes(1) => "punctual, 1 node".to_owned(),
+            Self::Nodes(count) => format!("punctual, {count} nodes"),
+            Self::Precise(precision) => format!("punctual, precision {precision}"),
+            Self::Poller(every) => format!("poller, {every} ms"),
+            Self::Floor => "floor".to_owned(),
+            Self::FloorInOrder => "floor, loaded in due order".to_owned(),
+        }
+    }
+
+    /// A name for files.
+    pub fn slug(self) -> String {
+        self.label().replace(", ", "-").replace(' ', "-")
+    }
+
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Nodes(_) | Self::Precise(_))
+    }
+}
+
+/// The running processes of a contender.
+pub struct Running {
+    who: Who,
+    command: Vec<Vec<String>>,
+    program: PathBuf,
+    log: PathBuf,
+    pid_files: Vec<PathBuf>,
+    pub urls: Vec<String>,
+    children: Vec<Child>,
+    watched: Vec<Watched>,
+}
+
+/// Which parallel pollers serve it best was tried: more only wait for each other's rows.
+const POLLERS: &str = "4";
+
+impl Running {
+    /// Prepares a contender in an empty database; nothing runs yet.
+    pub async fn prepare(servers: &Servers, place: &Place, who: Who) -> Result<Self, Failure> {
+        let mut urls = Vec::new();
+        let (name, command) = match who {
+            Who::Nodes(_) | Who::Precise(_) => {
+                migrate(servers, place).await?;
+                let count = if let Who::Nodes(count) = who { count } else { 1 };
+                let mut commands = Vec::new();
+                for _ in 0..count {
+                    let listen = free_address().await?;
+                    urls.push(format!("http://{listen}"));
+                    commands.push(serve(servers, place, who, &listen));
+                }
+                ("punctual", commands)
+            }
+            Who::Poller(every) => {
+                servers.run_in(place, include_str!("../poller/schema.sql")).await?;
+                ("poller", vec![vec![place.url.clone(), servers.kafka.clone(), every.to_string(), POLLERS.to_owned()]])
+            }
+            Who::Floor | Who::FloorInOrder => {
+                migrate(servers, place).await?;
+                let from = punctual::bench::run::now().to_string();
+                ("floor", vec![vec![place.url.clone(), servers.kafka.clone(), from]])
+            }
+        };
+        let pid_files: Vec<PathBuf> =
+            (0..command.len()).map(|number| servers.folder.join(format!("{}-{number}.pid", place.name))).collect();
+        let mut watched: Vec<Watched> = Vec::new();
+        for (number, file) in pid_files.iter().enumerate() {
+            let name = if command.len() > 1 { format!("{name} {}", number + 1) } else { name.to_owned() };
+            watched.push(Watched { name, process: Process::File(file.clone()) });
+        }
+        watched
+            .extend(servers.pids.iter().map(|(name, pid)| Watched { name: (*name).to_owned(), process: Process::Number(*pid) }));
+        let log = servers.folder.join(format!("{}.log", place.name));
+        let program = servers.program(name);
+        Ok(Self { who, command, program, log, pid_files, urls, children: Vec::new(), watched })
+    }
+
+    pub fn watched(&self) -> &[Watched] {
+        &self.watched
+    }
+
+    /// As `--pid` takes them.
+    pub fn pids(&self) -> Vec<String> {
+        let shown = |process: &Process| match process {
+            Process::Number(number) => number.to_string(),
+            Process::File(path) => path.display().to_string(),
+        };
+        self.watched.iter().map(|watched| format!("{}={}", watched.name, shown(&watched.process))).collect()
+    }
+
+    /// Starts the processes.
+    pub fn spawn(&mut self) -> Result<(), Failure> {
+        for (command, pid_file) in self.command.iter().zip(&self.pid_files) {
+            let log = File::options().create(true).append(true).open(&self.log)?;
+            let mut process = Command::new(&self.program);
+            for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+                process.env_remove(name);
+            }
+            let child =
+                process.args(command).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true).spawn()?;
+            std::fs::write(pid_file, child.id().unwrap_or_default().to_string())?;
+            self.children.push(child);
+        }
+        Ok(())
+    }
+
+    /// Waits until nodes are ready; the others say nothing of it.
+    pub async fn ready(&self) -> Result<(), Failure> {
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        for url in &self.urls {
+            let ready = async {
+                while !client.get(format!("{url}/readyz")).send().await.is_ok_and(|answer| answer.status().is_success()) {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            };
+            let log = self.log.display();
+            tokio::time::timeout(READY_DEADLINE, ready)
+                .await
+                .map_err(|_elapsed| format!("the node at {url} is not ready, see {log}"))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the processes: nodes in good order.
+    pub async fn end(&mut self) -> Result<(), Failure> {
+        // Some may have been ended before.
+        self.children.retain(|child| child.id().is_some());
+        for child in &mut self.children {
+            match child.id() {
+                Some(pid) if self.who.is_ours() => signal(pid, "TERM")?,
+                _ => child.start_kill()?,
+            }
+        }
+        for child in &mut self.children {
+            tokio::time::timeout(END_DEADLINE, child.wait()).await.map_err(|_elapsed| "a process does not end")??;
+        }
+        self.children.clear();
+        Ok(())
+    }
+
+    /// kill -9 of one process.
+    pub async fn kill(&mut self, number: usize) -> Result<(), Failure> {
+        Ok(self.children.get_mut(number).ok_or("no such process")?.kill().await?)
+    }
+
+    pub fn signal(&self, number: usize, name: &str) -> Result<(), Failure> {
+        let pid = self.children.get(number).and_then(Child::id).ok_or("no such process")?;
+        signal(pid, name)
+    }
+
+    /// SIGTERM to one process; returns once it has ended.
+    pub async fn terminate(&mut self, number: usize) -> Result<(), Failure> {
+        let child = self.children.get_mut(number).ok_or("no such process")?;
+        signal(child.id().ok_or("it has ended already")?, "TERM")?;
+        child.wait().await?;
+        Ok(())
+    }
+}
+
+impl Publishers for Running {
+    async fn stop(&mut self) -> Result<(), String> {
+        self.end().await.map_err(|failure| failure.to_string())
+    }
+
+    async fn start(&mut self) -> Result<(), String> {
+        self.spawn().map_err(|failure| failure.to_string())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for file in &self.pid_files {
+            std::fs::remove_file(file).ok();
+        }
+    }
+}
+
+fn signal(pid: u32, signal: &str) -> Result<(), Failure> {
+    let status = std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
+    if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {pid} failed").into()) }
+}
+
+fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String> {
+    let precision = if let Who::Precise(precision) = who { precision } else { "1ms" };
+    [
+        "serve",
+        "--database-url",
+        &place.url,
+        "--kafka",
+        &servers.kafka,
+        "--etcd",
+        &servers.etcd,
+        "--cluster",
+        &place.topic,
+        "--listen",
+        listen,
+        "--node-name",
+        listen,
+        "--precision",
+        precision,
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+async fn migrate(servers: &Servers, place: &Place) -> Result<(), Failure> {
+    let output = Command::new(servers.program("punctual")).args(["migrate", "--database-url", &place.url]).output().await?;
+    if output.status.success() { Ok(()) } else { Err(format!("migrate: {}", String::from_utf8_lossy(&output.stderr)).into()) }
+}
+
+async fn free_address() -> Result<String, Failure> {
+    Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
+}

@@ -1,0 +1,284 @@
+//! Runs one scenario against one contender.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use punctual::bench::drain::Order;
+use punctual::bench::intake::Intake;
+use punctual::bench::nodes;
+use punctual::bench::record::Records;
+use punctual::bench::report::Report;
+use punctual::bench::rest::{Due, Rest};
+use punctual::bench::run::{Setup, fill};
+use punctual::bench::{burst, cpu, drain, immediate, kafka_settings, lateness, submit};
+use punctual::domain::TopicName;
+use punctual::postgres;
+use punctual::postgres::old_snapshot::OldSnapshot;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::Failure;
+use crate::contender::{Running, Who};
+use crate::intakes::{FloorIntake, PollerIntake};
+use crate::plan::{self, Cell, Job, Size, Steady};
+use crate::results::Results;
+use crate::servers::{Place, Servers};
+use crate::take_over;
+
+const PAYLOAD_BYTES: usize = 256;
+const LANES: usize = 8;
+
+/// Measures what was not measured before.
+pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[String], again: bool) -> Result<(), Failure> {
+    let begun_at = Instant::now();
+    let cells = plan::cells(size);
+    if let Some(unknown) = only.iter().find(|name| !cells.iter().any(|cell| cell.name == *name)) {
+        let names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
+        return Err(format!("there is no scenario {unknown}; there are {}", names.join(", ")).into());
+    }
+    for cell in cells.iter().filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name)) {
+        println!("\n== {}: {}", cell.name, cell.title);
+        for who in &cell.contenders {
+            if !again && results.load(cell.name, *who)?.is_some() {
+                println!("   {}: measured before", who.label());
+                continue;
+            }
+            let started_at = Instant::now();
+            let report = one(servers, results, size, cell, *who)
+                .await
+                .map_err(|failure| format!("{}, {}: {failure}", cell.name, who.label()))?;
+            results.store(cell.name, *who, &report)?;
+            println!("   {}: {} ({:.0} s)", who.label(), short(&report), started_at.elapsed().as_secs_f64());
+        }
+    }
+    println!("\nmeasured in {:.1} minutes", begun_at.elapsed().as_secs_f64() / 60.0);
+    Ok(())
+}
+
+fn short(report: &Report) -> String {
+    let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
+    let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
+    format!("{spans}{:.0}/s, {:.1} us of CPU per task{promises}", report.rate, report.us_per_task())
+}
+
+async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who: Who) -> Result<Report, Failure> {
+    if let Job::TakeOver { rounds, is_kill } = cell.job {
+        return take_over::rounds(servers, rounds, is_kill).await;
+    }
+    let place = servers.place(cell.partitions).await?;
+    let mut running = Running::prepare(servers, &place, who).await?;
+    running.spawn()?;
+    running.ready().await?;
+    let run = One { servers, results, place: &place, cell, who, size };
+    let outcome = if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
+    running.end().await?;
+    servers.forget(&place).await?;
+    outcome
+}
+
+struct One<'a> {
+    servers: &'a Servers,
+    results: &'a Results,
+    place: &'a Place,
+    cell: &'a Cell,
+    who: Who,
+    size: Size,
+}
+
+impl One<'_> {
+    /// By the program, as anybody would.
+    async fn ours(&self, running: &mut Running) -> Result<Report, Failure> {
+        let json = self.servers.folder.join(format!("{}.json", self.place.name));
+        let arguments = match &self.cell.job {
+            Job::Drain { count, lead, spread } => {
+                words(&[("--count", count), ("--lead", &secs(*lead)), ("--spread", &secs(*spread))], "drain")
+            }
+            Job::Burst { count, lead } => words(&[("--count", count), ("--lead", &secs(*lead))], "burst"),
+            Job::Steady(steady) => self.steady_words(steady),
+            Job::Submit { call, lanes, seconds, at_half, .. } => {
+                let mut words = words(
+                    &[("--connections", lanes), ("--batch", call), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
+                    "submit",
+                );
+                if *at_half {
+                    words.extend(["--rate".to_owned(), self.half_of("submit-one")?.to_string()]);
+                }
+                words
+            }
+            Job::Cancel { count } => words(&[("--count", count), ("--warmup", &(count / 10))], "cancel"),
+            Job::Immediate { rate, seconds } => {
+                words(&[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())], "immediate")
+            }
+            Job::Idle { pending, seconds } => {
+                let rest = Rest::new(&running.urls, &self.place.topic, Records::new(PAYLOAD_BYTES), Due::At);
+                return self.idle(running, &rest, *pending, *seconds).await;
+            }
+            Job::TakeOver { .. } => return Err("a take-over is measured elsewhere".into()),
+        };
+        let neighbour = self.begin_burst(running).await?;
+        let mut bench = bench(self.servers, running, &self.place.topic);
+        bench.args(arguments).arg("--json").arg(&json);
+        let mut child = bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().ok_or("no stderr")?).lines();
+        let mut last = String::new();
+        while let Some(line) = lines.next_line().await? {
+            if line == nodes::STOP {
+                running.end().await?;
+            } else if line == nodes::START {
+                running.spawn()?;
+            }
+            last = line;
+        }
+        let status = child.wait().await?;
+        if let Some(mut neighbour) = neighbour {
+            neighbour.wait().await?;
+        }
+        if !json.exists() {
+            return Err(format!("punctual bench ended with {status}: {last}").into());
+        }
+        let report = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+        std::fs::remove_file(json)?;
+        Ok(report)
+    }
+
+    fn steady_words(&self, steady: &Steady) -> Vec<String> {
+        let scenario = if steady.is_held || self.cell.name == "soak" { "soak" } else { "lateness" };
+        let mut words = words(
+            &[
+                ("--rate", &steady.rate),
+                ("--for", &secs(steady.seconds)),
+                ("--ahead-min", &secs(steady.ahead.0)),
+                ("--ahead-max", &secs(steady.ahead.1)),
+                ("--pending", &steady.pending),
+                ("--warmup", &self.warm_up()),
+            ],
+            scenario,
+        );
+        if steady.is_held {
+            words.extend(["--hold-snapshot".to_owned(), self.place.url.clone()]);
+        }
+        words
+    }
+
+    /// A burst on another topic, due while this one is measured.
+    async fn begin_burst(&self, running: &Running) -> Result<Option<tokio::process::Child>, Failure> {
+        let Job::Steady(Steady { burst: count @ 1.., seconds, ahead, .. }) = self.cell.job else { return Ok(None) };
+        let topic = format!("{}-burst", self.place.topic);
+        self.servers.topic(&topic, self.cell.partitions).await?;
+        let lead = ahead.1 + plan::warm_up(self.size).as_secs() + seconds / 2;
+        let mut bench = bench(self.servers, running, &topic);
+        bench.args(words(&[("--count", &count), ("--lead", &secs(lead))], "burst"));
+        Ok(Some(bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    }
+
+    fn warm_up(&self) -> String {
+        secs(plan::warm_up(self.size).as_secs())
+    }
+
+    /// Half of the rate that this contender had in another scenario.
+    fn half_of(&self, cell: &str) -> Result<u32, Failure> {
+        let report = self.results.load(cell, self.who)?.ok_or_else(|| format!("measure {cell} first"))?;
+        Ok(format!("{:.0}", report.rate / 2.0).parse()?)
+    }
+
+    /// The same scenarios with another way in.
+    async fn theirs(&self, running: &mut Running) -> Result<Report, Failure> {
+        let records = Records::new(PAYLOAD_BYTES);
+        let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
+        match self.who {
+            Who::Poller(_) => Box::pin(self.by(running, &PollerIntake { url, topic, records })).await,
+            _ => {
+                let topic = TopicName::new(&topic)?;
+                Box::pin(self.by(running, &FloorIntake { url, topic, records })).await
+            }
+        }
+    }
+
+    async fn by<I: Intake>(&self, running: &mut Running, intake: &I) -> Result<Report, Failure> {
+        let setup = Setup {
+            topic: TopicName::new(&self.place.topic)?,
+            kafka: kafka_settings(&self.servers.kafka, &[]),
+            watched: running.watched().to_vec(),
+            settings: Default::default(),
+        };
+        let (span, warm_up) = (Duration::from_secs, plan::warm_up(self.size));
+        let report = match &self.cell.job {
+            Job::Drain { count, lead, spread } => {
+                let order = if self.who == Who::FloorInOrder { Order::Due } else { Order::Random };
+                let plan = drain::Plan { count: u64::from(*count), lead: span(*lead), spread: span(*spread), order };
+                drain::drain(&setup, &plan, intake, running).await?
+            }
+            Job::Burst { count, lead } => {
+                burst::burst(&setup, &burst::Plan { count: u64::from(*count), lead: span(*lead) }, intake).await?
+            }
+            Job::Steady(steady) => {
+                let held = match steady.is_held {
+                    true => Some(OldSnapshot::hold(&postgres::Settings::new(&self.place.url)?).await?),
+                    false => None,
+                };
+                let report = lateness::lateness(&setup, &steady_plan(steady, warm_up), intake).await?;
+                drop(held);
+                report
+            }
+            Job::Submit { call, poller_call, poller_lanes, seconds, .. } => {
+                let (call, lanes) = if self.who == Who::Floor { (call, &1) } else { (poller_call, poller_lanes) };
+                let plan = submit::Plan { lanes: *lanes, call: *call, rate: None, measured: span(*seconds), warm_up };
+                submit::submit(&setup, &plan, intake).await?
+            }
+            Job::Immediate { rate, seconds } => {
+                let plan = immediate::Plan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
+                immediate::immediate(&setup, &plan, intake).await?
+            }
+            Job::Idle { pending, seconds } => self.idle(running, intake, *pending, *seconds).await?,
+            Job::Cancel { .. } | Job::TakeOver { .. } => return Err("only Punctual can do that".into()),
+        };
+        Ok(report)
+    }
+
+    /// What it costs to have nothing to do.
+    async fn idle<I: Intake>(&self, running: &Running, intake: &I, pending: u64, seconds: u64) -> Result<Report, Failure> {
+        fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
+        // What the load left behind (a checkpoint's writes, the vacuum of what was loaded) is not idleness.
+        tokio::time::sleep(plan::warm_up(self.size)).await;
+        let before = cpu::Sample::take(running.watched());
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let after = cpu::Sample::take(running.watched());
+        let usage = after.since(&before, running.watched(), 0, Duration::from_secs(seconds));
+        let settings = [("pending".to_owned(), pending.to_string()), ("measured".to_owned(), secs(seconds))];
+        Ok(Report { scenario: "idle".to_owned(), usage, settings: settings.into(), ..Report::default() })
+    }
+}
+
+fn steady_plan(steady: &Steady, warm_up: Duration) -> lateness::Plan {
+    let span = Duration::from_secs;
+    lateness::Plan {
+        scenario: "lateness",
+        rate: steady.rate,
+        measured: span(steady.seconds),
+        warm_up,
+        ahead: span(steady.ahead.0)..span(steady.ahead.1),
+        call_max: 100,
+        lanes: LANES,
+        pending: steady.pending,
+    }
+}
+
+/// `punctual bench` at this contender's nodes.
+pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
+    let mut command = Command::new(servers.program("punctual"));
+    command.args(["bench", "--topic", topic, "--kafka", &servers.kafka, "--url", &running.urls.join(",")]).kill_on_drop(true);
+    for pid in running.pids() {
+        command.args(["--pid", &pid]);
+    }
+    command
+}
+
+/// The words of a scenario, after those that are of every scenario.
+pub fn words(flags: &[(&str, &dyn std::fmt::Display)], scenario: &str) -> Vec<String> {
+    let flags = flags.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.to_string()]);
+    std::iter::once(scenario.to_owned()).chain(flags).collect()
+}
+
+pub fn secs(seconds: u64) -> String {
+    format!("{seconds}s")
+}

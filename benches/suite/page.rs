@@ -1,0 +1,206 @@
+//! docs/benchmarks.md and its pictures, from what was measured.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use punctual::bench::quantiles::shown;
+use punctual::bench::report::Report;
+use punctual::bench::svg::{Curve, picture};
+
+use crate::Failure;
+use crate::contender::Who;
+use crate::plan::{self, Cell, Job, Size};
+use crate::results::Results;
+use crate::servers::Servers;
+
+/// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is not the floor: 7 to 11, a quarter more or less.
+const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
+/// A poller that bursts more slowly than this, in tasks per second, is lame.
+const POLLER_BURST_MIN: f64 = 33_000.0;
+
+const METHOD: &str = include_str!("method.txt");
+
+/// Prints the tables.
+pub fn show(results: &Results) -> Result<(), Failure> {
+    println!("{}", tables(results, Size::Tiny)?);
+    Ok(())
+}
+
+/// Writes the page and its pictures.
+pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
+    fs::create_dir_all(docs.join("benchmarks"))?;
+    let mut page = METHOD.to_owned();
+    page.push_str(&circumstances(servers, size).await?);
+    page.push_str(&verdict(results)?);
+    for cell in plan::cells(size) {
+        page.push_str(&section(results, &cell)?);
+        if let Some(svg) = picture_of(results, &cell)? {
+            fs::write(docs.join(format!("benchmarks/{}.svg", cell.name)), svg)?;
+            writeln!(page, "![{}](benchmarks/{}.svg)\n", cell.title, cell.name)?;
+        }
+    }
+    fs::write(docs.join("benchmarks.md"), page.trim_end().to_owned() + "\n")?;
+    println!("wrote docs/benchmarks.md");
+    Ok(())
+}
+
+fn tables(results: &Results, size: Size) -> Result<String, Failure> {
+    plan::cells(size).iter().map(|cell| section(results, cell)).collect()
+}
+
+async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure> {
+    let mut text = String::from("## This run\n\n");
+    let line = |name: &str, value: &str| format!("| {name} | {value} |\n");
+    text.push_str("| | |\n|---|---|\n");
+    text.push_str(&line("made by", if size == Size::Full { "`make bench FULL=1`" } else { "`make bench`" }));
+    text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
+    text.push_str(&line("commit", &said("git", &["describe", "--always", "--dirty"])));
+    text.push_str(&line("machine", &machine()));
+    text.push_str(&line("Postgres", &format!("{}; {}", servers.version().await?, servers.settings().await?)));
+    text.push_str(&line("Kafka", "4.3.1, one broker (KRaft), default flush; topics with LogAppendTime"));
+    text.push_str(&line("producers", "acks=all, idempotent, linger 0.5 ms, no compression: all three the same"));
+    text.push_str(&line(
+        "records",
+        "256 bytes of payload, 16 of key; Punctual's and the floor's with their two headers, the poller's without",
+    ));
+    let warm_up = format!("{:?} at the full rate, not measured, for all the same", plan::warm_up(size));
+    text.push_str(&line("warm-up", &warm_up));
+    text.push('\n');
+    Ok(text)
+}
+
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("unknown", |(_, name)| name.trim());
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let gib = kib.unwrap_or_default() / 1_048_576.0;
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!("{cores} cores of {model}, {gib:.0} GiB; everything on it: Postgres, Kafka, etcd, nodes, load, consumer")
+}
+
+/// What a program prints, in a line.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// Whether the opponents were what they should be.
+fn verdict(results: &Results) -> Result<String, Failure> {
+    let floor = results.load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
+    let poller = [Who::Poller(10), Who::Poller(100)].into_iter().filter_map(|who| results.load("burst", who).ok()?);
+    let poller = poller.map(|report| report.rate).fold(0.0, f64::max);
+    let mut problems = Vec::new();
+    match floor {
+        Some(us) if FLOOR_US.contains(&us) => {}
+        Some(us) => {
+            problems.push(format!("the floor took {us:.1} us of CPU per task, not {} to {}", FLOOR_US.start(), FLOOR_US.end()))
+        }
+        None => problems.push("the floor was not measured".to_owned()),
+    }
+    if poller < POLLER_BURST_MIN {
+        problems.push(format!("the poller published {poller:.0} a second in the burst, not {POLLER_BURST_MIN:.0}"));
+    }
+    if problems.is_empty() {
+        let us = floor.unwrap_or_default();
+        return Ok(format!(
+            "**The comparison counts**: the floor took {us:.1} us of CPU per task, the poller published {poller:.0} a second in its burst.\n\n"
+        ));
+    }
+    Ok(format!("**INVALID as a comparison**: {}. Nobody wins against a lame opponent.\n\n", problems.join("; ")))
+}
+
+fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
+    let mut rows: Vec<(Who, Report)> = Vec::new();
+    for who in &cell.contenders {
+        rows.extend(results.load(cell.name, *who)?.map(|report| (*who, report)));
+    }
+    let mut text = format!("## {}\n\n", cell.title);
+    if rows.is_empty() {
+        text.push_str("Not measured.\n\n");
+        return Ok(text);
+    }
+    writeln!(text, "Asked for: {}.\n", cell.goal)?;
+    text.push_str(&table(cell, &rows));
+    let ratios = ratios(cell, &rows);
+    if !ratios.is_empty() {
+        writeln!(text, "\n{ratios}")?;
+    }
+    for (who, report) in &rows {
+        let facts: Vec<String> = report.facts.iter().map(|(name, value)| format!("{name} {}", shown(*value))).collect();
+        if !facts.is_empty() {
+            writeln!(text, "\n{}: {}.", who.label(), facts.join("; "))?;
+        }
+    }
+    writeln!(text, "\nWhat limits it: {}\n", cell.limit)?;
+    Ok(text)
+}
+
+fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
+    let is_idle = matches!(cell.job, Job::Idle { .. });
+    let cpu = if is_idle { "CPU, % of a core" } else { "CPU, us/task" };
+    let measured = match measured(rows) {
+        "" => "-".to_owned(),
+        measured => format!("{measured}, ms: p50 / p90 / p99 / p99.9 / max"),
+    };
+    let mut text = format!("| | {measured} | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n");
+    for (who, report) in rows {
+        let spans = report.spans.as_ref().map_or_else(|| "-".to_owned(), punctual::bench::quantiles::Quantiles::short);
+        let figure = |usage: &punctual::bench::report::Usage| if is_idle { usage.cores * 100.0 } else { usage.us_per_task };
+        let parts: Vec<String> = report.usage.iter().map(|usage| format!("{} {}", usage.name, shown(figure(usage)))).collect();
+        let sum: f64 = report.usage.iter().map(figure).sum();
+        let cpu = if parts.is_empty() { "-".to_owned() } else { format!("{} = **{}**", parts.join(" + "), shown(sum)) };
+        let counts = format!("{}, {}, {}", report.counts.early, report.counts.lost, report.counts.duplicates);
+        text.push_str(&format!("| {} | {spans} | {:.0} | {cpu} | {counts} |\n", who.label(), report.rate));
+    }
+    text
+}
+
+fn measured(rows: &[(Who, Report)]) -> &str {
+    rows.iter().map(|(_, report)| report.measured.as_str()).find(|measured| !measured.is_empty()).unwrap_or_default()
+}
+
+/// The first of ours against the others: rate and CPU.
+fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
+    let Some((_, ours)) = rows.iter().find(|(who, _)| *who == Who::Nodes(1)) else { return String::new() };
+    let is_by_rate = matches!(cell.job, Job::Drain { .. } | Job::Burst { .. } | Job::Submit { at_half: false, .. });
+    let mut parts = Vec::new();
+    for (who, theirs) in rows.iter().filter(|(who, _)| !who.is_ours()) {
+        let mut words = Vec::new();
+        if is_by_rate && theirs.rate > 0.0 {
+            words.push(format!("{:.2}x the rate", ours.rate / theirs.rate));
+        }
+        if theirs.us_per_task() > 0.0 && ours.us_per_task() > 0.0 {
+            words.push(format!("{:.2}x the CPU", ours.us_per_task() / theirs.us_per_task()));
+        }
+        if let (false, Some(ours), Some(theirs)) = (is_by_rate, &ours.spans, &theirs.spans) {
+            words.push(format!("p99 {} against {} ms", shown(ours.p99), shown(theirs.p99)));
+        }
+        if let (Some(own), Some(floor)) = (ours.usage.first(), theirs.usage.first())
+            && floor.us_per_task > 0.0
+            && matches!(who, Who::Floor)
+        {
+            words.push(format!("the node {:.2}x the floor's process", own.us_per_task / floor.us_per_task));
+        }
+        if !words.is_empty() {
+            parts.push(format!("against the {}: {}", who.label(), words.join(", ")));
+        }
+    }
+    if parts.is_empty() { String::new() } else { format!("One node of Punctual {}.", parts.join("; ")) }
+}
+
+fn picture_of(results: &Results, cell: &Cell) -> Result<Option<String>, Failure> {
+    let mut drawn = Vec::new();
+    for who in &cell.contenders {
+        let report = results.load(cell.name, *who)?.filter(|report| report.spans.is_some() || !report.series.is_empty());
+        drawn.extend(report.map(|report| (who.label(), report)));
+    }
+    let curves: Vec<Curve<'_>> =
+        drawn.iter().map(|(label, report)| Curve { label, spans: report.spans.as_ref(), series: &report.series }).collect();
+    let Some((_, first)) = drawn.first() else { return Ok(None) };
+    Ok(Some(picture(&cell.title, &first.measured, &curves)))
+}

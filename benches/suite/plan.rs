@@ -1,0 +1,321 @@
+//! What is measured, in which sizes, and against whom.
+
+use std::time::Duration;
+
+use crate::contender::Who;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// Seconds each: to see that the suite works. Says nothing of anybody's speed.
+    Tiny,
+    /// All within 25 minutes.
+    Short,
+    /// All within two hours.
+    Full,
+}
+
+impl Size {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Short => "short",
+            Self::Full => "full",
+        }
+    }
+
+    /// One of three.
+    fn of<T>(self, tiny: T, short: T, full: T) -> T {
+        match self {
+            Self::Tiny => tiny,
+            Self::Short => short,
+            Self::Full => full,
+        }
+    }
+}
+
+/// One scenario.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// For files and `--only`.
+    pub name: &'static str,
+    pub title: String,
+    /// What is asked of the figures, for whoever reads the page.
+    pub goal: &'static str,
+    /// What limits it, and what would move it.
+    pub limit: &'static str,
+    pub partitions: i32,
+    pub contenders: Vec<Who>,
+    pub job: Job,
+}
+
+#[derive(Clone, Debug)]
+pub enum Job {
+    Drain { count: u32, lead: u64, spread: u64 },
+    Burst { count: u32, lead: u64 },
+    Steady(Steady),
+    Submit { call: usize, lanes: usize, poller_call: usize, poller_lanes: usize, seconds: u64, at_half: bool },
+    Cancel { count: u32 },
+    Immediate { rate: u32, seconds: u64 },
+    Idle { pending: u64, seconds: u64 },
+    TakeOver { rounds: u32, is_kill: bool },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    pub rate: u32,
+    pub seconds: u64,
+    /// Seconds ahead, at least and at most.
+    pub ahead: (u64, u64),
+    pub pending: u64,
+    /// An old snapshot is held in Postgres.
+    pub is_held: bool,
+    /// Tasks of a burst on another topic, due in the middle.
+    pub burst: u32,
+}
+
+/// The first seconds at the full rate, the same for all, not measured.
+pub fn warm_up(size: Size) -> Duration {
+    Duration::from_secs(size.of(1, 5, 5))
+}
+
+const EVERYBODY: [Who; 5] = [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)];
+
+pub fn cells(size: Size) -> Vec<Cell> {
+    let mut cells = vec![drain(size), burst(size)];
+    for (name, rate) in [("lateness-2k", 2_000), ("lateness-5k", 5_000), ("lateness-10k", 10_000)] {
+        // What two nodes and the slow poller do is told at one rate.
+        let contenders = if rate == 2_000 { &EVERYBODY[..] } else { &[Who::Floor, Who::Nodes(1), Who::Poller(10)] };
+        if rate != 5_000 || size == Size::Full {
+            cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), contenders));
+        }
+    }
+    let ours = [Who::Nodes(1)];
+    cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), &ours));
+    for (name, partitions, title) in [("partitions-1", 1, "one partition"), ("partitions-64", 64, "64 partitions")] {
+        let title = format!("Lateness on a topic of {title}, 2,000 tasks/s");
+        cells.push(Cell { partitions, title, ..lateness(size, name, 2_000, 0, &ours) });
+    }
+    cells.push(precision(size));
+    cells.push(neighbour(size));
+    cells.extend([immediate(size), submit_one(size), submit_one_at_half(size), submit_batch(size), cancel(size), idle(size)]);
+    cells.extend([take_over(size, true), take_over(size, false)]);
+    cells.extend([old_snapshot(size), soak(size)]);
+    cells
+}
+
+fn drain(size: Size) -> Cell {
+    let count = size.of(20_000, 200_000, 500_000);
+    Cell {
+        name: "drain",
+        title: format!("{count} overdue tasks"),
+        goal: "at least 0.8 of the floor on the same data, 3x the poller; CPU of the node at most 1.5x the floor's",
+        limit: "The two cores: Postgres takes about half of them (the claim's delete and the two inserts of its batch), the node and the broker share the rest. \
+                A machine for Postgres of its own would move it first.",
+        partitions: 8,
+        contenders: vec![Who::FloorInOrder, Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10)],
+        job: Job::Drain { count, lead: size.of(6, 15, 30), spread: size.of(2, 10, 60) },
+    }
+}
+
+fn burst(size: Size) -> Cell {
+    let count = size.of(10_000, 100_000, 100_000);
+    Cell {
+        name: "burst",
+        title: format!("{count} tasks due at one instant"),
+        goal: "at least 100 k/s, the first one out within 10 ms, 3x the poller",
+        limit: "Claims: what is due at the instant is claimed from a window before it on, so a part is in memory at the instant, as much as `--topic-in-flight-tasks` \
+                lets one topic have; the rest is claimed at the speed of a drain.",
+        partitions: 8,
+        contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
+        job: Job::Burst { count, lead: size.of(6, 15, 20) },
+    }
+}
+
+fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders: &[Who]) -> Cell {
+    let ahead = size.of((1, 2), (1, 5), (5, 60));
+    let seconds = size.of(3, 12, 60);
+    let background = if pending > 0 { format!(", {pending} pending") } else { String::new() };
+    let rate = if size == Size::Tiny { rate / 4 } else { rate };
+    Cell {
+        name,
+        title: format!("Lateness at {rate} tasks/s{background}"),
+        goal: "p50 at most 2 ms, p99 5, p99.9 15; nothing early",
+        limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
+                nothing hides a slow append.",
+        partitions: 8,
+        contenders: contenders.to_vec(),
+        job: Job::Steady(Steady { rate, seconds, ahead, pending, is_held: false, burst: 0 }),
+    }
+}
+
+fn precision(size: Size) -> Cell {
+    let precise = ["5ms", "20ms", "50ms"].map(Who::Precise);
+    let contenders = [&[Who::Floor, Who::Nodes(1)], &precise[..], &[Who::Poller(10), Who::Poller(100)]].concat();
+    Cell {
+        title: "What precision costs, 2,000 tasks/s".to_owned(),
+        goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
+        limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its own. `--precision` gathers them.",
+        job: Job::Steady(Steady {
+            rate: size.of(500, 2_000, 2_000),
+            seconds: size.of(3, 12, 60),
+            ahead: size.of((1, 2), (1, 5), (1, 5)),
+            pending: 0,
+            is_held: false,
+            burst: 0,
+        }),
+        ..lateness(size, "precision", 2_000, 0, &contenders)
+    }
+}
+
+fn neighbour(size: Size) -> Cell {
+    let burst = size.of(10_000, 200_000, 500_000);
+    let seconds = size.of(6, 20, 30);
+    Cell {
+        title: format!("500 tasks/s on one topic while {burst} are due at one instant on another"),
+        goal: "the p99 of the quiet topic at most 50 ms",
+        limit: "What the broker and Postgres have left. The burst's claims take turns with the front, and one topic may have only so many tasks in flight.",
+        job: Job::Steady(Steady { rate: 500, seconds, ahead: (1, 3), pending: 0, is_held: false, burst }),
+        ..lateness(size, "neighbour", 500, 0, &[Who::Nodes(1)])
+    }
+}
+
+fn immediate(size: Size) -> Cell {
+    let rate = size.of(500, 2_000, 2_000);
+    Cell {
+        name: "immediate",
+        title: format!("Tasks without a delay, {rate} requests/s"),
+        goal: "from the request to the append p50 at most 3 ms, p99 10",
+        limit: "One commit of Postgres and one append of Kafka, one after the other; at 2,000/s the submits of a commit's time share the next one.",
+        partitions: 8,
+        contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
+        job: Job::Immediate { rate, seconds: size.of(3, 10, 30) },
+    }
+}
+
+const SUBMIT_GOAL: &str = "at least as many as bare INSERTs over 16 connections into the poller's table";
+const SUBMIT_LIMIT: &str = "The node's and the load generator's HTTP, a request each, beside Postgres on the same two cores; commits are shared (natural batching on one connection).";
+
+fn submit_one(size: Size) -> Cell {
+    Cell {
+        name: "submit-one",
+        title: "Submits of one task each, 64 connections (the poller: bare INSERTs over 16)".to_owned(),
+        goal: SUBMIT_GOAL,
+        limit: SUBMIT_LIMIT,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
+        job: Job::Submit { call: 1, lanes: 64, poller_call: 1, poller_lanes: 16, seconds: size.of(3, 10, 30), at_half: false },
+    }
+}
+
+fn submit_one_at_half(size: Size) -> Cell {
+    Cell {
+        name: "submit-one-half",
+        title: "The same at half of that rate".to_owned(),
+        goal: "the answers' p99 at most 10 ms",
+        limit: "The disk: an answer waits for its commit, and for the one before it.",
+        contenders: vec![Who::Nodes(1), Who::Nodes(2)],
+        job: Job::Submit { call: 1, lanes: 64, poller_call: 1, poller_lanes: 16, seconds: size.of(3, 10, 30), at_half: true },
+        ..submit_one(size)
+    }
+}
+
+fn submit_batch(size: Size) -> Cell {
+    Cell {
+        name: "submit-batch",
+        title: "Submits in batches of 1,000 (the poller: COPY by 10,000)".to_owned(),
+        goal: "at least 80 k tasks/s",
+        limit: "Postgres's insert into the leaf and its index, on one connection.",
+        partitions: 8,
+        contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
+        job: Job::Submit {
+            call: 1_000,
+            lanes: 8,
+            poller_call: 10_000,
+            poller_lanes: 2,
+            seconds: size.of(3, 10, 30),
+            at_half: false,
+        },
+    }
+}
+
+fn cancel(size: Size) -> Cell {
+    Cell {
+        name: "cancel",
+        title: "Cancels, 64 connections".to_owned(),
+        goal: "every one has a verdict",
+        limit: "As for submits of one task: a request each, commits shared.",
+        partitions: 8,
+        contenders: vec![Who::Nodes(1), Who::Nodes(2)],
+        job: Job::Cancel { count: size.of(2_000, 50_000, 200_000) },
+    }
+}
+
+fn idle(size: Size) -> Cell {
+    Cell {
+        name: "idle",
+        title: "Nothing is due".to_owned(),
+        goal: "a node and its connections under 3 % of a core",
+        limit: "Ticks and heartbeats.",
+        partitions: 8,
+        contenders: vec![Who::Nodes(1), Who::Poller(10), Who::Poller(100)],
+        job: Job::Idle { pending: size.of(1_000, 100_000, 1_000_000), seconds: size.of(3, 15, 30) },
+    }
+}
+
+fn take_over(size: Size, is_kill: bool) -> Cell {
+    let (name, title, goal) = if is_kill {
+        (
+            "take-over",
+            "One of two nodes is killed (-9) with unsettled work, 500 tasks/s",
+            "worst lateness at most the TTL (3 s) and 1 s",
+        )
+    } else {
+        ("leave", "One of two nodes leaves (SIGTERM), 500 tasks/s", "worst lateness at most 100 ms")
+    };
+    Cell {
+        name,
+        title: title.to_owned(),
+        goal,
+        limit: "The session's TTL: until it has passed nobody knows that the node is dead.",
+        partitions: 8,
+        contenders: vec![Who::Nodes(2)],
+        job: Job::TakeOver { rounds: size.of(1, 2, if is_kill { 10 } else { 5 }), is_kill },
+    }
+}
+
+fn old_snapshot(size: Size) -> Cell {
+    let contenders = [Who::Nodes(1), Who::Poller(10)];
+    let seconds = size.of(3, 30, 300);
+    Cell {
+        title: format!("5,000 tasks/s for {seconds} s while an old snapshot is held in Postgres"),
+        goal: "the last fifth as the first",
+        limit: "Postgres cannot clean up: whoever reads through dead entries slows down. A claim reads only from a slack behind the front.",
+        job: Job::Steady(Steady {
+            rate: size.of(500, 5_000, 5_000),
+            seconds,
+            ahead: size.of((1, 2), (1, 5), (1, 5)),
+            pending: 0,
+            is_held: true,
+            burst: 0,
+        }),
+        ..lateness(size, "old-snapshot", 5_000, 0, &contenders)
+    }
+}
+
+fn soak(size: Size) -> Cell {
+    let seconds = size.of(4, 40, 1800);
+    Cell {
+        title: format!("Soak: 3,000 tasks/s for {seconds} s"),
+        goal: "lateness and memory at the end as at the beginning",
+        limit: "Nothing grows: leaves are retired, payloads dropped by the hour.",
+        job: Job::Steady(Steady {
+            rate: size.of(500, 3_000, 3_000),
+            seconds,
+            ahead: size.of((1, 2), (1, 5), (1, 5)),
+            pending: 0,
+            is_held: false,
+            burst: 0,
+        }),
+        ..lateness(size, "soak", 3_000, 0, &[Who::Nodes(1)])
+    }
+}

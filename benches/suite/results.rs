@@ -1,0 +1,38 @@
+//! What was measured, in a folder: one file for each scenario and contender, so that an interrupted suite goes on where it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use punctual::bench::report::Report;
+
+use crate::Failure;
+use crate::contender::Who;
+use crate::plan::Size;
+
+pub struct Results {
+    folder: PathBuf,
+}
+
+impl Results {
+    pub fn open(folder: &Path, size: Size) -> Result<Self, Failure> {
+        let folder = folder.join(size.name());
+        fs::create_dir_all(&folder)?;
+        Ok(Self { folder })
+    }
+
+    pub fn path(&self, cell: &str, who: Who) -> PathBuf {
+        self.folder.join(format!("{cell}--{}.json", who.slug()))
+    }
+
+    pub fn load(&self, cell: &str, who: Who) -> Result<Option<Report>, Failure> {
+        let path = self.path(cell, who);
+        if !path.exists() {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_str(&fs::read_to_string(path)?)?))
+    }
+
+    pub fn store(&self, cell: &str, who: Who, report: &Report) -> Result<(), Failure> {
+        Ok(fs::write(self.path(cell, who), serde_json::to_string_pretty(report)?)?)
+    }
+}

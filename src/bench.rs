@@ -1,0 +1,171 @@
+//! Measures a running cluster through its public interface alone: tasks go in over REST, records are read from the topic, and lateness is the broker's append
+//! time less the due time. The subcommand `bench`; docs/benchmarks.md is made with it.
+//!
+//! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`immediate`]) submits by [`flow`] into an [`intake`] and ends in a [`report`].
+//! - The [`ledger`] holds what was submitted against what arrived: early, lost, duplicates, lateness.
+//! - An intake is Punctual's REST interface here ([`rest`]); programs that it is compared with (`benches/`) bring their own and run the same scenarios.
+
+pub mod args;
+pub mod burst;
+pub mod cancel;
+pub mod cpu;
+pub mod drain;
+pub mod flow;
+mod http;
+pub mod immediate;
+pub mod intake;
+pub mod lateness;
+pub mod ledger;
+pub mod nodes;
+pub mod number;
+pub mod quantiles;
+pub mod record;
+pub mod report;
+pub mod rest;
+pub mod run;
+pub mod submit;
+pub mod svg;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use args::{Bench, Common, Scenario, Steady};
+use record::Records;
+use report::Report;
+use rest::{Due, Rest};
+use run::{Setup, say};
+
+use crate::kafka;
+use crate::postgres::connection;
+use crate::postgres::old_snapshot::OldSnapshot;
+use crate::shutdown::chain;
+
+/// Runs a scenario and says what came of it.
+pub async fn run(bench: Bench) -> ExitCode {
+    let outcome = match measure(&bench).await {
+        Ok(report) if report.counts.accepted == 0 => Err(format!("no task was accepted: {}", report.reason.unwrap_or_default())),
+        Ok(report) => tell(&report, &bench.common).map(|()| report),
+        Err(failure) => Err(failure),
+    };
+    match outcome {
+        Ok(report) if report.counts.are_clean() => ExitCode::SUCCESS,
+        Ok(_) => {
+            say("bench: a promise was broken, see above");
+            ExitCode::FAILURE
+        }
+        Err(failure) => {
+            say(&format!("bench: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(bench: &Bench) -> Result<Report, String> {
+    let common = &bench.common;
+    let setup = setup_of(common);
+    let due = if matches!(bench.scenario, Scenario::Immediate(_)) { Due::Now } else { Due::At };
+    let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
+    let rest = Rest::new(&common.urls, common.topic.as_str(), records, due);
+    match &bench.scenario {
+        Scenario::Lateness(args) => {
+            Box::pin(lateness::lateness(&setup, &steady("lateness", &args.steady, args.measured), &rest)).await
+        }
+        Scenario::Soak(args) => {
+            let held = match &args.hold_snapshot {
+                Some(url) => Some(hold_snapshot(url).await?),
+                None => None,
+            };
+            let report = Box::pin(lateness::lateness(&setup, &steady(lateness::SOAK, &args.steady, args.measured), &rest)).await;
+            drop(held);
+            report
+        }
+        Scenario::Burst(args) => {
+            burst::burst(&setup, &burst::Plan { count: u64::from(args.count), lead: args.lead }, &rest).await
+        }
+        Scenario::Drain(args) => {
+            let order = drain::Order::Random;
+            let plan = drain::Plan { count: u64::from(args.count), lead: args.lead, spread: args.spread, order };
+            drain::drain(&setup, &plan, &rest, &mut nodes::ByHand { urls: common.urls.clone() }).await
+        }
+        Scenario::Submit(args) => {
+            let call = usize::try_from(args.batch).unwrap_or(1);
+            let (lanes, rate, measured, warm_up) = (usize::from(args.connections), args.rate, args.measured, args.warmup);
+            submit::submit(&setup, &submit::Plan { lanes, call, rate, measured, warm_up }, &rest).await
+        }
+        Scenario::Cancel(args) => {
+            let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
+            let plan =
+                cancel::Plan { count: count(args.count), warm_up: count(args.warmup), lanes: usize::from(args.connections) };
+            cancel::cancel(&setup, &plan, &rest).await
+        }
+        Scenario::Immediate(args) => {
+            let (rate, lanes) = (args.rate, usize::from(args.connections));
+            let plan = immediate::Plan { rate, lanes, measured: args.measured, warm_up: args.warmup };
+            immediate::immediate(&setup, &plan, &rest).await
+        }
+    }
+}
+
+fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> lateness::Plan {
+    lateness::Plan {
+        scenario,
+        rate: args.rate,
+        measured,
+        warm_up: args.warmup,
+        ahead: args.ahead_min..args.ahead_max,
+        call_max: args.batch,
+        lanes: usize::from(args.connections),
+        pending: args.pending,
+    }
+}
+
+async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
+    let settings = connection::Settings::new(url).map_err(|wrong| format!("--hold-snapshot: {wrong}"))?;
+    OldSnapshot::hold(&settings).await.map_err(|error| chain(&error))
+}
+
+/// What a consumer needs of the settings for Kafka; the rest is a producer's.
+pub fn kafka_settings(bootstrap: &str, properties: &[(String, String)]) -> kafka::Settings {
+    kafka::Settings {
+        bootstrap: bootstrap.to_owned(),
+        properties: properties.to_vec(),
+        client_id: "punctual-bench".to_owned(),
+        linger: Duration::from_micros(500),
+        publish_deadline: Duration::from_secs(30),
+        records_in_flight_max: 120_000,
+        bytes_in_flight_max: 512 << 20,
+    }
+}
+
+fn setup_of(common: &Common) -> Setup {
+    let settings = [("payload bytes", common.payload_bytes.to_string()), ("nodes", common.urls.len().to_string())];
+    Setup {
+        topic: common.topic.clone(),
+        kafka: kafka_settings(&common.kafka, &common.kafka_properties),
+        watched: common.pids.clone(),
+        settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn tell(report: &Report, common: &Common) -> Result<(), String> {
+    let printed = writeln!(std::io::stdout(), "{}", report.table());
+    printed.map_err(|error| format!("print the report: {error}"))?;
+    if let Some(path) = &common.json {
+        let text = serde_json::to_string_pretty(report).map_err(|error| format!("write the report as JSON: {error}"))?;
+        write(path, &text)?;
+    }
+    if let Some(path) = &common.svg {
+        match svg::of_report(report) {
+            Some(picture) => write(path, &picture)?,
+            None => say("bench: there is no distribution to draw"),
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
+}

@@ -1,0 +1,218 @@
+//! The command lines of `bench`. The comments on the fields are the manual that `--help` prints.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::cpu::Watched;
+use crate::domain::TopicName;
+
+const EXAMPLES: &str = "\
+Examples:
+  punctual bench lateness --topic demo --rate 2000 --for 60s --pid node=$(pidof punctual) --svg lateness.svg
+  punctual bench burst --topic demo --count 100000
+  punctual bench submit --topic demo --connections 64 --json submit.json
+
+The topic must keep append times (message.timestamp.type=LogAppendTime). Postgres's, Kafka's and this machine's clocks
+should agree: due times are told by this machine's.
+
+Exit codes: 0 done and every promise kept; 1 it could not be measured, or something was early, lost or published twice;
+2 wrong usage.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub scenario: Scenario,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Of every scenario")]
+pub struct Common {
+    /// A node of the cluster; repeatable: connections are spread over them.
+    #[arg(
+        long = "url",
+        global = true,
+        env = "PUNCTUAL_URL",
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:7070"
+    )]
+    pub urls: Vec<String>,
+    /// Kafka's bootstrap servers, for the consumer.
+    #[arg(long, global = true, env = "PUNCTUAL_KAFKA", value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
+    pub kafka: String,
+    /// A property of librdkafka for the consumer; repeatable.
+    #[arg(long = "kafka-property", global = true, value_name = "K=V", value_parser = pair)]
+    pub kafka_properties: Vec<(String, String)>,
+    /// The topic, with append times. Give it to nobody else meanwhile.
+    #[arg(long, global = true, value_name = "TOPIC", value_parser = topic, default_value = "punctual-bench")]
+    pub topic: TopicName,
+    /// Bytes of each payload, at most 131072.
+    #[arg(long, global = true, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(0..=131_072))]
+    pub payload_bytes: u32,
+    /// A process whose processor time (with that of its children) and memory are told: node=123, or node=FILE with a file that holds the number. Repeatable.
+    #[arg(long = "pid", global = true, value_name = "NAME=PID")]
+    pub pids: Vec<Watched>,
+    /// Writes the report as JSON.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws the distribution and how it went on over time.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum Scenario {
+    /// How late tasks are at a steady rate, submitted meanwhile at the same rate.
+    Lateness(Lateness),
+    /// Many tasks due at one instant.
+    Burst(Burst),
+    /// A backlog that is overdue when the nodes are started; says when to stop and when to start them.
+    Drain(Drain),
+    /// How many submits a second are taken, and how long their answers take.
+    Submit(Submit),
+    /// How many cancels a second are answered.
+    Cancel(Cancel),
+    /// Tasks without a delay: from the request to the append.
+    Immediate(Immediate),
+    /// Lateness for hours, with memory at the beginning and the end.
+    Soak(Soak),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Lateness {
+    #[command(flatten)]
+    pub steady: Steady,
+    /// How long tasks are measured.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "60s")]
+    pub measured: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Soak {
+    #[command(flatten)]
+    pub steady: Steady,
+    /// How long tasks are measured.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "30m")]
+    pub measured: Duration,
+    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a forgotten session or a long report does.
+    #[arg(long, value_name = "POSTGRES-URL")]
+    pub hold_snapshot: Option<String>,
+}
+
+/// A steady rate.
+#[derive(Args, Clone, Debug)]
+pub struct Steady {
+    /// Tasks per second.
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
+    /// How far ahead tasks are submitted, at least.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1s")]
+    pub ahead_min: Duration,
+    /// How far ahead tasks are submitted, at most. What is measured begins so much later.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    pub ahead_max: Duration,
+    /// Tasks in one call, at most.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// Connections.
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: u16,
+    /// Tasks that are stored first, due hours later, and left there.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub pending: u64,
+    /// The first seconds at the full rate, which are not measured.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    pub warmup: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Burst {
+    /// Tasks that are due at the instant.
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
+    pub count: u32,
+    /// From the first submit to the instant.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "20s")]
+    pub lead: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Drain {
+    /// Tasks in the backlog.
+    #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
+    pub count: u32,
+    /// From the first submit to the first due time: within it all are submitted and the nodes stopped.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "60s")]
+    pub lead: Duration,
+    /// The span in which the tasks are due, in random order.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "60s")]
+    pub spread: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Submit {
+    /// Calls in progress at once, each on a connection of its own.
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: u16,
+    /// Tasks in one call.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// Tasks per second; as many as there can be unless told.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub rate: Option<u32>,
+    /// How long submits are measured.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "20s")]
+    pub measured: Duration,
+    /// The first seconds, which are not measured.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    pub warmup: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Cancel {
+    /// Tasks that are submitted and cancelled.
+    #[arg(long, value_name = "COUNT", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub count: u32,
+    /// Of these, the first so many are not measured.
+    #[arg(long, value_name = "COUNT", default_value_t = 5_000)]
+    pub warmup: u32,
+    /// Connections.
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: u16,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Immediate {
+    /// Requests per second.
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
+    /// Connections.
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub connections: u16,
+    /// How long requests are measured.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "30s")]
+    pub measured: Duration,
+    /// The first seconds, which are not measured.
+    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    pub warmup: Duration,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it like name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn topic(text: &str) -> Result<TopicName, String> {
+    TopicName::new(text).map_err(|error| error.to_string())
+}
+
+/// `500ms`, `60s`, `30m`, `2h`.
+fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || "write it like 500ms, 60s, 30m or 2h".to_owned();
+    let span: jiff::SignedDuration = text.parse().map_err(|_says_less| wrong())?;
+    Duration::try_from(span).map_err(|_negative| wrong())
+}

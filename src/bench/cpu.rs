@@ -1,0 +1,183 @@
+//! What processes cost, read from `/proc`: processor time with that of their children, and memory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::number::{float, ratio};
+use super::report::Usage;
+
+/// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built for.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Who is watched: a name for people, and the process or a file that holds its number (read at each sample: the process may be started later).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub name: String,
+    pub process: Process,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Process {
+    Number(u32),
+    File(PathBuf),
+}
+
+/// Processor time and memory of all that are watched, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    used: Vec<Option<Used>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    cpu: Duration,
+    bytes: u64,
+}
+
+impl std::str::FromStr for Watched {
+    type Err = String;
+
+    /// `node=123`, or `node=FILE` with a file that holds the number.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write it like node=123, or node=FILE with a file that holds the number".to_owned();
+        let (name, process) =
+            text.split_once('=').filter(|(name, rest)| !name.is_empty() && !rest.is_empty()).ok_or_else(wrong)?;
+        let process = process.parse().map_or_else(|_no_number| Process::File(process.into()), Process::Number);
+        Ok(Self { name: name.to_owned(), process })
+    }
+}
+
+impl Watched {
+    fn number(&self) -> Option<u32> {
+        match &self.process {
+            Process::Number(number) => Some(*number),
+            Process::File(path) => fs::read_to_string(path).ok()?.trim().parse().ok(),
+        }
+    }
+
+    /// True when there is such a process now.
+    pub fn is_there(&self) -> bool {
+        self.number().is_some_and(|number| stat_of(number).is_some())
+    }
+}
+
+impl Sample {
+    /// Takes one; a process that is not there has none.
+    pub fn take(watched: &[Watched]) -> Self {
+        let children = if watched.is_empty() { HashMap::new() } else { children() };
+        let used = |watched: &Watched| {
+            let number = watched.number()?;
+            let own = stat_of(number)?;
+            let mut used = Used { cpu: own.cpu + own.ended_children, bytes: resident(number) };
+            for child in children.get(&number).into_iter().flatten() {
+                used.cpu += stat_of(*child).map_or(Duration::ZERO, |stat| stat.cpu + stat.ended_children);
+            }
+            Some(used)
+        };
+        Self { used: watched.iter().map(used).collect() }
+    }
+
+    /// What was used from `earlier` to this sample: by task, when there were `task_count`, and as a share of one core over `span`.
+    pub fn since(&self, earlier: &Self, watched: &[Watched], task_count: u64, span: Duration) -> Vec<Usage> {
+        let pairs = watched.iter().zip(self.used.iter().zip(&earlier.used));
+        let usage = |(watched, (now, then)): (&Watched, (&Option<Used>, &Option<Used>))| {
+            let now = (*now)?;
+            let cpu = now.cpu.saturating_sub(then.unwrap_or_default().cpu);
+            Some(Usage {
+                name: watched.name.clone(),
+                us_per_task: ratio(cpu.as_secs_f64() * 1e6, float(task_count)),
+                cores: ratio(cpu.as_secs_f64(), span.as_secs_f64()),
+                resident_bytes: now.bytes,
+            })
+        };
+        pairs.filter_map(usage).collect()
+    }
+
+    /// Resident memory of the watched by name.
+    pub fn resident(&self, watched: &[Watched]) -> Vec<(String, u64)> {
+        watched.iter().zip(&self.used).filter_map(|(watched, used)| Some((watched.name.clone(), (*used)?.bytes))).collect()
+    }
+}
+
+struct Stat {
+    parent: u32,
+    cpu: Duration,
+    /// Of children that have ended and were waited for.
+    ended_children: Duration,
+}
+
+fn stat_of(number: u32) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{number}/stat")).ok()?)
+}
+
+fn parse(stat: &str) -> Option<Stat> {
+    // The name of the program stands in brackets and may itself hold spaces and brackets; the third field follows the last one.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u32>().ok();
+    let ticks = |number: usize| field(number).map(|ticks| TICK * ticks);
+    Some(Stat { parent: field(4)?, cpu: ticks(14)? + ticks(15)?, ended_children: ticks(16)? + ticks(17)? })
+}
+
+fn resident(number: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Each process's children.
+fn children() -> HashMap<u32, Vec<u32>> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let Ok(entries) = fs::read_dir("/proc") else { return children };
+    for entry in entries.flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(stat) = stat_of(number) {
+            children.entry(stat.parent).or_default().push(number);
+        }
+    }
+    children
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_named_by_its_number_or_by_a_file() {
+        let number = Watched { name: "node".to_owned(), process: Process::Number(12) };
+        assert_eq!("node=12".parse(), Ok(number));
+        let file = Watched { name: "node".to_owned(), process: Process::File("run/node.pid".into()) };
+        assert_eq!("node=run/node.pid".parse(), Ok(file));
+        for wrong in ["node", "=1", "node="] {
+            assert!(wrong.parse::<Watched>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_whatever_the_program_is_called() {
+        let stat = parse("7 (a) b) S 5 7 7 0 -1 4194560 1 0 0 0 150 50 3 4 20 0 4 0 12345 1 1").unwrap();
+        assert_eq!((stat.parent, stat.cpu, stat.ended_children), (5, Duration::from_secs(2), Duration::from_millis(70)));
+        assert!(parse("7 (x) S 1").is_none());
+    }
+
+    #[test]
+    fn what_was_used_is_told_by_task_and_by_core() {
+        let watched = [Watched { name: "node".to_owned(), process: Process::Number(1) }];
+        let sample = |millis| Sample { used: vec![Some(Used { cpu: Duration::from_millis(millis), bytes: 7 })] };
+        let usage = sample(1500).since(&sample(500), &watched, 1000, Duration::from_secs(10));
+        assert_eq!((usage[0].us_per_task, usage[0].cores, usage[0].resident_bytes), (1000.0, 0.1, 7));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_can_be_watched_and_one_that_is_not_there_is_left_out() {
+        let watched = [format!("me={}", std::process::id()), "gone=4294967295".to_owned()].map(|text| text.parse().unwrap());
+        let sample = Sample::take(&watched);
+        let usage = sample.since(&Sample::take(&watched), &watched, 1, Duration::from_secs(1));
+        assert_eq!(usage.iter().map(|usage| usage.name.as_str()).collect::<Vec<_>>(), ["me"]);
+        assert!(usage[0].resident_bytes > 0);
+    }
+}

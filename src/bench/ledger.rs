@@ -1,0 +1,340 @@
+//! What was submitted, held against what arrived: which tasks were early, lost, or published twice, and how late each was.
+//!
+//! A task is known by the key of its record: sixteen hexadecimal digits, the first half of them this run's, so that records of other runs are told apart.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::number::{float, float_of, ratio};
+use super::quantiles::Spans;
+use super::report::{Counts, Moment};
+
+/// One task to be submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planned {
+    /// The key of its record, as a number.
+    pub key: u64,
+    /// Milliseconds since the epoch.
+    pub due_at: i64,
+}
+
+/// What was said of a submit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+enum Verdict {
+    /// Not answered, or the answer was lost: it may be stored.
+    #[default]
+    Unknown,
+    Accepted,
+    Refused,
+}
+
+/// Twelve bytes a task, for a soak has millions.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Milliseconds after the ledger's start; due before it is due at it.
+    due_at: u32,
+    appended_at: u32,
+    record_count: u8,
+    verdict: Verdict,
+}
+
+/// The book of one run.
+#[derive(Debug)]
+pub struct Ledger {
+    run: u32,
+    /// Milliseconds since the epoch.
+    started_at: i64,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    entries: Vec<Entry>,
+    accepted_count: usize,
+    /// Tasks that arrived and were accepted, or may be.
+    arrived_count: usize,
+    first_at: Option<i64>,
+    last_at: Option<i64>,
+    reason: Option<String>,
+}
+
+/// Due times, in milliseconds since the epoch, from the first up to, not including, the second.
+pub type Range = std::ops::Range<i64>;
+
+/// What is known of a run while it goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    pub planned_count: usize,
+    pub accepted_count: usize,
+    pub arrived_count: usize,
+    /// Append times of the first and the last record so far, milliseconds since the epoch.
+    pub first_at: Option<i64>,
+    pub last_at: Option<i64>,
+}
+
+impl Ledger {
+    /// `run` tells its tasks from all others'; `started_at` is in milliseconds since the epoch.
+    pub fn new(run: u32, started_at: i64) -> Self {
+        Self { run, started_at, pages: Mutex::default() }
+    }
+
+    /// Takes down a task that is about to be submitted.
+    pub fn plan(&self, due_at: i64) -> Planned {
+        let mut pages = self.pages();
+        let serial = u64::try_from(pages.entries.len()).unwrap_or(u64::MAX) & u64::from(u32::MAX);
+        pages.entries.push(Entry { due_at: self.since_start(due_at), ..Entry::default() });
+        Planned { key: (u64::from(self.run) << 32) | serial, due_at }
+    }
+
+    /// Takes down what a submit was answered, task by task; `reason` is the first refusal's.
+    pub fn answered(&self, tasks: &[Planned], is_accepted: impl Fn(usize) -> bool, reason: Option<&str>) {
+        let mut pages = self.pages();
+        for (index, task) in tasks.iter().enumerate() {
+            let accepted = is_accepted(index);
+            let Some(entry) = self.index_of(task.key).and_then(|index| pages.entries.get_mut(index)) else { continue };
+            entry.verdict = if accepted { Verdict::Accepted } else { Verdict::Refused };
+            pages.accepted_count += usize::from(accepted);
+        }
+        if let Some(reason) = reason {
+            pages.reason.get_or_insert_with(|| reason.to_owned());
+        }
+    }
+
+    /// Notes why the answer to a submit was lost.
+    pub fn unanswered(&self, reason: &str) {
+        self.pages().reason.get_or_insert_with(|| format!("no answer: {reason}"));
+    }
+
+    /// Takes down a record; those of other runs are passed over.
+    pub fn arrived(&self, key: &[u8], appended_at: i64) {
+        let Some(index) = parse(key).and_then(|key| self.index_of(key)) else { return };
+        let since_start = self.since_start(appended_at);
+        let mut pages = self.pages();
+        let Some(entry) = pages.entries.get_mut(index) else { return };
+        entry.record_count = entry.record_count.saturating_add(1);
+        if entry.record_count == 1 {
+            entry.appended_at = since_start;
+            pages.arrived_count += 1;
+        }
+        pages.first_at = Some(pages.first_at.map_or(appended_at, |at| at.min(appended_at)));
+        pages.last_at = Some(pages.last_at.map_or(appended_at, |at| at.max(appended_at)));
+    }
+
+    pub fn standing(&self) -> Standing {
+        let pages = self.pages();
+        Standing {
+            planned_count: pages.entries.len(),
+            accepted_count: pages.accepted_count,
+            arrived_count: pages.arrived_count,
+            first_at: pages.first_at,
+            last_at: pages.last_at,
+        }
+    }
+
+    /// How many accepted tasks due before `before` have no record yet.
+    pub fn missing_count(&self, before: i64) -> usize {
+        let before = self.since_start(before);
+        let is_missing = |entry: &&Entry| entry.verdict == Verdict::Accepted && entry.record_count == 0 && entry.due_at < before;
+        self.pages().entries.iter().filter(is_missing).count()
+    }
+
+    /// Why the first submit that was refused, or got no answer, was not accepted.
+    pub fn reason(&self) -> Option<String> {
+        self.pages().reason.clone()
+    }
+
+    /// The promises, counted over the whole run.
+    pub fn counts(&self) -> Counts {
+        self.counts_before(i64::MAX)
+    }
+
+    /// The promises, counted over what was due before `due`.
+    pub fn counts_before(&self, due: i64) -> Counts {
+        let due = self.since_start(due);
+        let mut counts = Counts::default();
+        for entry in self.pages().entries.iter().filter(|entry| entry.due_at < due) {
+            counts.submitted += 1;
+            let has_arrived = entry.record_count > 0;
+            match entry.verdict {
+                Verdict::Accepted => counts.accepted += 1,
+                Verdict::Refused => counts.refused += 1,
+                Verdict::Unknown => counts.unknown += 1,
+            }
+            counts.arrived += u64::from(has_arrived);
+            counts.early += u64::from(has_arrived && entry.appended_at < entry.due_at);
+            counts.lost += u64::from(!has_arrived && entry.verdict == Verdict::Accepted);
+            counts.duplicates += u64::from(entry.record_count.saturating_sub(1));
+            counts.refused_but_published += u64::from(has_arrived && entry.verdict == Verdict::Refused);
+        }
+        counts
+    }
+
+    /// Append time less due time of the tasks due within `due`.
+    pub fn lateness(&self, due: &Range) -> Spans {
+        let due = self.since_start(due.start)..self.since_start(due.end);
+        let mut spans = Spans::default();
+        let pages = self.pages();
+        let measured = pages.entries.iter().filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at));
+        measured.for_each(|entry| spans.record_millis(u64::from(entry.appended_at.saturating_sub(entry.due_at))));
+        spans
+    }
+
+    /// The same, as it went on: one moment for each `step_ms` of due time.
+    pub fn series(&self, due: &Range, step_ms: u32) -> Vec<Moment> {
+        let step_ms = step_ms.max(1);
+        let due = self.since_start(due.start)..self.since_start(due.end);
+        let length = usize::try_from((due.end.saturating_sub(due.start)).div_ceil(step_ms)).unwrap_or(0);
+        let mut steps: Vec<Vec<u32>> = vec![Vec::new(); length];
+        for entry in self.pages().entries.iter().filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at)) {
+            let step = usize::try_from((entry.due_at - due.start) / step_ms).unwrap_or(usize::MAX);
+            if let Some(step) = steps.get_mut(step) {
+                step.push(entry.appended_at.saturating_sub(entry.due_at));
+            }
+        }
+        let at = |step: usize| float_of(step) * f64::from(step_ms) / 1000.0;
+        let spans = |step: &[u32]| {
+            let mut spans = Spans::default();
+            step.iter().for_each(|millis| spans.record_millis(u64::from(*millis)));
+            spans
+        };
+        steps.iter().enumerate().map(|(number, step)| Moment::of(at(number), &spans(step), f64::from(step_ms) / 1000.0)).collect()
+    }
+
+    /// How many arrived in each `step_ms`, from the first append on.
+    pub fn appends(&self, step_ms: u32) -> Vec<Moment> {
+        let pages = self.pages();
+        let (Some(first), Some(last)) = (pages.first_at, pages.last_at) else { return Vec::new() };
+        let (first, last, step_ms) = (self.since_start(first), self.since_start(last), step_ms.max(1));
+        let seconds = f64::from(step_ms) / 1000.0;
+        let length = usize::try_from((last - first) / step_ms).unwrap_or(0) + 1;
+        let mut moments: Vec<Moment> = vec![Moment::default(); length];
+        for entry in pages.entries.iter().filter(|entry| entry.record_count > 0) {
+            let step = usize::try_from(entry.appended_at.saturating_sub(first) / step_ms).unwrap_or(usize::MAX);
+            if let Some(moment) = moments.get_mut(step) {
+                moment.count += 1;
+            }
+        }
+        for (step, moment) in moments.iter_mut().enumerate() {
+            moment.at = float_of(step) * seconds;
+            moment.rate = ratio(float(moment.count), seconds);
+        }
+        moments
+    }
+
+    fn index_of(&self, key: u64) -> Option<usize> {
+        (key >> 32 == u64::from(self.run)).then(|| usize::try_from(key & u64::from(u32::MAX)).ok())?
+    }
+
+    fn since_start(&self, at: i64) -> u32 {
+        u32::try_from(at.saturating_sub(self.started_at).max(0)).unwrap_or(u32::MAX)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        // A page is whole after every statement that changes it.
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A key as it stands in the record.
+pub fn written(key: u64) -> [u8; 16] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 16];
+    for (index, byte) in text.iter_mut().enumerate() {
+        let digit = usize::try_from((key >> (60 - 4 * index)) & 15).unwrap_or(0);
+        *byte = DIGITS[digit];
+    }
+    text
+}
+
+fn parse(key: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(key).ok().filter(|text| text.len() == 16)?;
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: i64 = 1_700_000_000_000;
+
+    fn accept(ledger: &Ledger, due_at: i64) -> [u8; 16] {
+        let task = ledger.plan(due_at);
+        ledger.answered(&[task], |_| true, None);
+        written(task.key)
+    }
+
+    #[test]
+    fn a_key_is_read_as_it_was_written() {
+        for key in [0, 0x0123_4567_89ab_cdef, u64::MAX] {
+            assert_eq!(parse(&written(key)), Some(key));
+        }
+        assert_eq!(parse(b"0123"), None);
+        assert_eq!(parse(b"not-hexadecimal!"), None);
+    }
+
+    #[test]
+    fn what_was_accepted_and_never_came_is_lost() {
+        let ledger = Ledger::new(7, START);
+        let (first, _second) = (accept(&ledger, START + 10), accept(&ledger, START + 20));
+        ledger.arrived(&first, START + 12);
+        let counts = ledger.counts();
+        assert_eq!((counts.accepted, counts.arrived, counts.lost), (2, 1, 1));
+        assert_eq!(ledger.missing_count(START + 20), 0, "the lost one was not due before that");
+        assert_eq!(ledger.missing_count(START + 21), 1);
+    }
+
+    #[test]
+    fn what_was_refused_or_not_answered_is_not_lost_when_it_does_not_come() {
+        let ledger = Ledger::new(7, START);
+        let (refused, _unanswered) = (ledger.plan(START), ledger.plan(START));
+        ledger.answered(&[refused], |_| false, Some("no such topic"));
+        let counts = ledger.counts();
+        assert_eq!((counts.refused, counts.unknown, counts.lost, counts.refused_but_published), (1, 1, 0, 0));
+        assert_eq!(ledger.reason().as_deref(), Some("no such topic"));
+        ledger.arrived(&written(refused.key), START);
+        assert_eq!(ledger.counts().refused_but_published, 1);
+    }
+
+    #[test]
+    fn a_second_record_is_a_duplicate_and_the_first_one_tells_the_lateness() {
+        let ledger = Ledger::new(7, START);
+        let key = accept(&ledger, START + 10);
+        ledger.arrived(&key, START + 13);
+        ledger.arrived(&key, START + 500);
+        let counts = ledger.counts();
+        assert_eq!((counts.arrived, counts.duplicates), (1, 1));
+        assert_eq!(ledger.lateness(&(START..START + 100)).at(1.0), 3.0);
+    }
+
+    #[test]
+    fn a_record_before_its_due_time_is_early() {
+        let ledger = Ledger::new(7, START);
+        let (early, exact) = (accept(&ledger, START + 10), accept(&ledger, START + 10));
+        ledger.arrived(&early, START + 9);
+        ledger.arrived(&exact, START + 10);
+        assert_eq!(ledger.counts().early, 1);
+    }
+
+    #[test]
+    fn records_of_other_runs_are_passed_over() {
+        let (ledger, other) = (Ledger::new(7, START), Ledger::new(8, START));
+        accept(&ledger, START);
+        ledger.arrived(&accept(&other, START), START);
+        ledger.arrived(b"somebody else's", START);
+        assert_eq!(ledger.standing().arrived_count, 0);
+    }
+
+    #[test]
+    fn only_what_is_due_in_the_range_is_measured() {
+        let ledger = Ledger::new(7, START);
+        for (due_at, late) in [(0, 99), (1000, 1), (1999, 3), (2000, 99)] {
+            let key = accept(&ledger, START + due_at);
+            ledger.arrived(&key, START + due_at + late);
+        }
+        let range = START + 1000..START + 2000;
+        assert_eq!(ledger.lateness(&range).quantiles().unwrap().count, 2);
+        let series = ledger.series(&range, 500);
+        assert_eq!(series.iter().map(|moment| (moment.count, moment.max)).collect::<Vec<_>>(), [(1, 1.0), (1, 3.0)]);
+        assert_eq!(series[1].at, 0.5);
+    }
+}

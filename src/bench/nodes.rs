@@ -1,0 +1,56 @@
+//! Nodes that a person stops and starts: says when, and waits until it is so.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Method;
+
+use super::drain::Publishers;
+use super::http::Http;
+use super::run::say;
+use crate::clock;
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// For a person, or a script, to do as told.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The lines by which a script knows what is asked of it.
+pub const STOP: &str = "drain: now STOP all nodes";
+pub const START: &str = "drain: now START the nodes";
+
+#[derive(Clone, Debug)]
+pub struct ByHand {
+    pub urls: Vec<String>,
+}
+
+impl ByHand {
+    /// Waits until every node is there, or none of them.
+    async fn wait(&self, is_there: bool) -> Result<(), String> {
+        let begun_at = clock::monotonic();
+        loop {
+            let mut there_count = 0;
+            for url in &self.urls {
+                there_count += usize::from(Http::new(url)?.call(Method::GET, "/livez", Bytes::new()).await.is_ok());
+            }
+            if there_count == if is_there { self.urls.len() } else { 0 } {
+                return Ok(());
+            }
+            if clock::monotonic().since(begun_at) > PATIENCE {
+                return Err(format!("waited {PATIENCE:?} for the nodes to be {}", if is_there { "started" } else { "stopped" }));
+            }
+            clock::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+impl Publishers for ByHand {
+    async fn stop(&mut self) -> Result<(), String> {
+        say(STOP);
+        self.wait(false).await
+    }
+
+    async fn start(&mut self) -> Result<(), String> {
+        say(START);
+        self.wait(true).await
+    }
+}

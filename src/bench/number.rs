@@ -1,0 +1,45 @@
+//! Whole numbers as fractions: exact up to 2^53, which nothing here reaches.
+
+/// `number` as a fraction.
+pub fn float(number: u64) -> f64 {
+    let low = u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    let high = u32::try_from(number >> 32).unwrap_or(u32::MAX);
+    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+}
+
+pub fn float_of(count: usize) -> f64 {
+    float(u64::try_from(count).unwrap_or(u64::MAX))
+}
+
+/// `count` per `of`; zero when there is nothing to divide by.
+pub fn ratio(count: f64, of: f64) -> f64 {
+    if of > 0.0 { count / of } else { 0.0 }
+}
+
+/// `12_345` as `12,345`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_stay_what_they_are() {
+        assert_eq!(float(7 + (5 << 32)), 21_474_836_487.0);
+    }
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

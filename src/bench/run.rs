@@ -1,0 +1,234 @@
+//! What every scenario needs: a book, a reader of the topic, a look at the processes, a word now and then about how far it is.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::cpu::{Sample, Watched};
+use super::flow;
+use super::intake::Intake;
+use super::ledger::{Ledger, Planned, Range};
+use super::number::grouped;
+use super::report::{Report, Usage};
+use crate::clock;
+use crate::domain::{Monotonic, TopicName};
+use crate::kafka::{self, Reader};
+use crate::shutdown::chain;
+
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+/// How often a fact is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What has not come so long after the last that came is called lost.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// A submit of many tasks: so many a call, over so many connections.
+pub const BULK_CALL: usize = 1_000;
+pub const BULK_LANES: usize = 4;
+
+/// Where a scenario looks.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub topic: TopicName,
+    pub kafka: kafka::Settings,
+    pub watched: Vec<Watched>,
+    /// What the tasks are; for the report.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A run that is going on.
+#[derive(Debug)]
+pub struct Run {
+    pub ledger: Arc<Ledger>,
+    /// Milliseconds since the epoch, by this machine's clock.
+    pub started_at: i64,
+    scenario: &'static str,
+    setup: Setup,
+    _reader: Reader,
+    _teller: JoinSet<()>,
+}
+
+/// A moment at which the processes were looked at.
+#[derive(Debug)]
+pub struct Mark {
+    sample: Sample,
+    at: Monotonic,
+}
+
+/// This machine's clock, milliseconds since the epoch.
+pub fn now() -> i64 {
+    clock::wall().as_millis()
+}
+
+pub fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Says a line of progress. Whoever closed stderr does not want to know.
+pub fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").ok();
+}
+
+impl Run {
+    /// Begins to read the topic.
+    ///
+    /// # Errors
+    /// When the topic has no append times or cannot be read.
+    pub async fn start(setup: &Setup, scenario: &'static str) -> Result<Self, String> {
+        let started_at = now();
+        let ledger = Arc::new(Ledger::new(rand::random(), started_at));
+        let book = Arc::clone(&ledger);
+        let reader = Reader::start(&setup.kafka, &setup.topic, move |record| book.arrived(record.key, record.at)).await;
+        let reader = reader.map_err(|error| chain(&error))?;
+        for watched in setup.watched.iter().filter(|watched| !watched.is_there()) {
+            say(&format!("{scenario}: there is no process {} just now", watched.name));
+        }
+        let mut teller = JoinSet::new();
+        teller.spawn(tell(scenario, Arc::clone(&ledger)));
+        Ok(Self { ledger, started_at, scenario, setup: setup.clone(), _reader: reader, _teller: teller })
+    }
+
+    pub fn say(&self, what: &str) {
+        say(&format!("{}: {what}", self.scenario));
+    }
+
+    /// Looks at the processes.
+    pub fn mark(&self) -> Mark {
+        Mark { sample: Sample::take(&self.setup.watched), at: clock::monotonic() }
+    }
+
+    /// What the processes used between two marks, in which `task_count` tasks were dealt with.
+    pub fn usage(&self, from: &Mark, to: &Mark, task_count: u64) -> Vec<Usage> {
+        to.sample.since(&from.sample, &self.setup.watched, task_count, to.at.since(from.at))
+    }
+
+    /// Memory of the watched processes at a mark, by name.
+    pub fn resident(&self, mark: &Mark) -> Vec<(String, u64)> {
+        mark.sample.resident(&self.setup.watched)
+    }
+
+    /// Waits until `at`, in milliseconds since the epoch.
+    pub async fn wait_until(&self, at: i64) {
+        while let Ok(left) = u64::try_from(at.saturating_sub(now()))
+            && left > 0
+        {
+            clock::sleep(Duration::from_millis(left)).await;
+        }
+    }
+
+    /// Waits until what was accepted and is due before `due` has arrived, or nothing has come for so long that the rest must be lost.
+    pub async fn wait_arrived(&self, due: i64) {
+        self.wait_until(due).await;
+        let (mut seen, mut seen_at) = (self.ledger.standing().arrived_count, clock::monotonic());
+        while self.ledger.missing_count(due) > 0 {
+            clock::sleep(LOOK_EVERY).await;
+            let count = self.ledger.standing().arrived_count;
+            if count != seen {
+                (seen, seen_at) = (count, clock::monotonic());
+            }
+            if clock::monotonic().since(seen_at) > PATIENCE {
+                self.say(&format!("{} tasks have not arrived", self.ledger.missing_count(due)));
+                return;
+            }
+        }
+        // A duplicate comes after its task; the reader's fetches take a quarter of a second.
+        clock::sleep(Duration::from_millis(600)).await;
+    }
+
+    /// A report of the promises; figures are added by the scenario.
+    pub fn report(&self, settings: &[(&str, String)]) -> Report {
+        let mut all = self.setup.settings.clone();
+        all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        Report {
+            scenario: self.scenario.to_owned(),
+            taken_at: taken_at(self.started_at),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: all,
+            counts: self.ledger.counts(),
+            reason: self.ledger.reason(),
+            ..Report::default()
+        }
+    }
+
+    /// A report of the lateness of what was due within `due`; the promises are counted over all that was due before its end.
+    pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> Report {
+        let mut report = self.report(settings);
+        report.counts = self.ledger.counts_before(due.end);
+        report.measured = "append - due".to_owned();
+        report.spans = self.ledger.lateness(due).quantiles();
+        let span = due.end.saturating_sub(due.start);
+        // A second, but at most 600 points.
+        let step = u32::try_from((span / 600).max(1000)).unwrap_or(u32::MAX);
+        report.series = self.ledger.series(due, step);
+        report
+    }
+}
+
+/// Submits many tasks far ahead, for others to be measured with them in the background.
+///
+/// # Errors
+/// When not all were accepted.
+pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Duration>) -> Result<(), String> {
+    if count == 0 {
+        return Ok(());
+    }
+    say(&format!("background: {} tasks", grouped(count)));
+    let start = now();
+    let ledger = Arc::new(Ledger::new(rand::random(), start));
+    let book = Arc::clone(&ledger);
+    let left = std::sync::atomic::AtomicU64::new(count);
+    let (from, to) = (start + millis(due.start), start + millis(due.end));
+    let next = move || {
+        let taken = take(&left, BULK_CALL);
+        (taken > 0).then(|| (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect::<Vec<Planned>>())
+    };
+    flow::closed_loop(intake, BULK_LANES, &ledger, next).await?;
+    let accepted = ledger.standing().accepted_count;
+    if u64::try_from(accepted).unwrap_or(0) == count {
+        return Ok(());
+    }
+    let reason = ledger.reason().unwrap_or_default();
+    Err(format!("only {accepted} of {count} background tasks were accepted: {reason}"))
+}
+
+/// Takes up to `most` of what is left.
+pub fn take(left: &std::sync::atomic::AtomicU64, most: usize) -> usize {
+    use std::sync::atomic::Ordering::Relaxed;
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let before = left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(most))).unwrap_or(0);
+    usize::try_from(before.min(most)).unwrap_or(0)
+}
+
+async fn tell(scenario: &'static str, ledger: Arc<Ledger>) {
+    let started_at = clock::monotonic();
+    loop {
+        clock::sleep(TELL_EVERY).await;
+        let standing = ledger.standing();
+        let count = |count: usize| grouped(u64::try_from(count).unwrap_or(u64::MAX));
+        let seconds = clock::monotonic().since(started_at).as_secs();
+        let (accepted, arrived) = (count(standing.accepted_count), count(standing.arrived_count));
+        say(&format!(
+            "{scenario}: {seconds} s, submitted {}, accepted {accepted}, arrived {arrived}",
+            count(standing.planned_count)
+        ));
+    }
+}
+
+fn taken_at(at: i64) -> String {
+    jiff::Timestamp::from_millisecond(at).map(|at| at.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_taken_in_portions() {
+        let left = AtomicU64::new(2500);
+        assert_eq!([take(&left, 1000), take(&left, 1000), take(&left, 1000), take(&left, 1000)], [1000, 1000, 500, 0]);
+    }
+}

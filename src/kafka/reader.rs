@@ -1,0 +1,170 @@
+//! What stands in a topic, and when the broker put it there: for whoever measures a cluster from outside. A node reads nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
+use rdkafka::{Offset, Timestamp, TopicPartitionList};
+use thiserror::Error as ThisError;
+
+use super::{Error, Settings};
+use crate::clock;
+use crate::domain::TopicName;
+
+/// One question to Kafka.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How long the thread waits for a record before it looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const THREAD: &str = "kafka-reader";
+
+/// A record as it was appended.
+#[derive(Clone, Copy, Debug)]
+pub struct Appended<'a> {
+    pub key: &'a [u8],
+    /// The broker's append time, milliseconds since the epoch.
+    pub at: i64,
+}
+
+/// Why a topic cannot be read with its append times.
+#[derive(Debug, ThisError)]
+pub enum ReadError {
+    #[error("Kafka has no topic {topic}")]
+    Unknown { topic: TopicName },
+    #[error(
+        "the topic {topic} keeps the time of the producer ({found}), not that of the append, so nothing can be said of lateness; set \
+         message.timestamp.type=LogAppendTime on it, or take another topic"
+    )]
+    NotAppendTime { topic: TopicName, found: String },
+    #[error("ask Kafka about the topic {topic}")]
+    Ask {
+        topic: TopicName,
+        #[source]
+        source: KafkaError,
+    },
+    #[error(transparent)]
+    Client(#[from] Error),
+}
+
+/// Reads a topic from its present end, in a thread of its own, until it is dropped.
+pub struct Reader {
+    is_done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Starts to read `topic`; `on_record` is called in the reader's thread for each record with a key, in the order of each partition.
+    ///
+    /// # Errors
+    /// When Kafka cannot be asked, or the topic has no append times.
+    pub async fn start(
+        settings: &Settings,
+        topic: &TopicName,
+        on_record: impl FnMut(Appended<'_>) + Send + 'static,
+    ) -> Result<Self, ReadError> {
+        check_append_time(settings, topic).await?;
+        let (settings, name) = (settings.clone(), topic.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&settings, &name)).await;
+        let consumer = opened.unwrap_or_else(|_panicked| Err(ReadError::Unknown { topic: topic.clone() }))?;
+        let is_done = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn({
+            let is_done = Arc::clone(&is_done);
+            move || read(&consumer, on_record, &is_done)
+        });
+        let thread = thread.map_err(|source| Error::Thread { name: THREAD, source })?;
+        Ok(Self { is_done, thread: Some(thread) })
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reader")
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::Relaxed);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("the thread that read a topic has panicked");
+        }
+    }
+}
+
+async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(), ReadError> {
+    let create = |source| Error::Create { what: "Kafka admin client", source };
+    let admin: AdminClient<DefaultClientContext> = settings.admin_config().create().map_err(create)?;
+    let options = AdminOptions::new().request_timeout(Some(DEADLINE));
+    let answers = admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &options).await;
+    let answers = answers.map_err(|source| ReadError::Ask { topic: topic.clone(), source })?;
+    let Some(Ok(resource)) = answers.into_iter().next() else { return Err(ReadError::Unknown { topic: topic.clone() }) };
+    let entry = resource.get("message.timestamp.type").and_then(|entry| entry.value.clone());
+    match entry {
+        Some(found) if found != "LogAppendTime" => Err(ReadError::NotAppendTime { topic: topic.clone(), found }),
+        _ => Ok(()),
+    }
+}
+
+/// A consumer at the present end of all partitions.
+fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
+    let ask = |source| ReadError::Ask { topic: topic.clone(), source };
+    let mut config = settings.consumer_config();
+    config
+        .set("group.id", "punctual-reader")
+        .set("enable.auto.commit", "false")
+        // When a record comes here does not matter, only when it was appended: few and large fetches disturb the broker least.
+        .set("fetch.wait.max.ms", "250")
+        .set("fetch.min.bytes", "1000000")
+        .set("fetch.message.max.bytes", "8388608")
+        .set("queued.min.messages", "1000000")
+        .set("check.crcs", "false");
+    let create = |source| Error::Create { what: "Kafka consumer", source };
+    let consumer: BaseConsumer = config.create().map_err(create)?;
+    let begun_at = clock::monotonic();
+    let assignment = loop {
+        match ends(&consumer, topic.as_str()) {
+            Ok(ends) => break ends,
+            // A topic that was made a moment ago has no leaders yet: each attempt asks for fresh metadata.
+            Err(error) if clock::monotonic().since(begun_at) < DEADLINE => tracing::debug!(%error, "the ends of a topic"),
+            Err(error) => return Err(ask(error)),
+        }
+    };
+    if assignment.count() == 0 {
+        return Err(ReadError::Unknown { topic: topic.clone() });
+    }
+    consumer.assign(&assignment).map_err(ask)?;
+    Ok(consumer)
+}
+
+/// The present end of each partition; none when there is no such topic.
+fn ends(consumer: &BaseConsumer, topic: &str) -> Result<TopicPartitionList, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), DEADLINE)?;
+    let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
+    let mut ends = TopicPartitionList::new();
+    for partition in 0..i32::try_from(partitions).unwrap_or(0) {
+        let (_, end) = consumer.fetch_watermarks(topic, partition, DEADLINE)?;
+        ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
+    }
+    Ok(ends)
+}
+
+fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_done: &AtomicBool) {
+    while !is_done.load(Ordering::Relaxed) {
+        match consumer.poll(LOOK_EVERY) {
+            Some(Ok(message)) => {
+                if let (Some(key), Timestamp::LogAppendTime(at)) = (message.key(), message.timestamp()) {
+                    on_record(Appended { key, at });
+                }
+            }
+            // The client reconnects by itself.
+            Some(Err(error)) => tracing::debug!(%error, "the reader of a topic"),
+            None => {}
+        }
+    }
+}

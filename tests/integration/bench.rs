@@ -1,0 +1,76 @@
+//! `punctual bench`, as a person runs it.
+
+use std::process::Output;
+use std::time::Duration;
+
+use punctual::bench::report::Report;
+
+use crate::support::node::program;
+use crate::support::{Cluster, Node};
+
+/// For a run of a few seconds.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+async fn bench(cluster: &Cluster, url: &str, arguments: &[&str]) -> Output {
+    let mut command = program(&["bench", "--url", url, "--kafka", &cluster.stack.kafka]);
+    let output = tokio::time::timeout(DEADLINE, command.args(arguments).output()).await;
+    output.unwrap_or_else(|_elapsed| panic!("punctual bench {arguments:?} does not end")).unwrap()
+}
+
+/// Runs a scenario against a node, and reads its report and its picture.
+async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (Report, String) {
+    let folder = std::env::temp_dir().join(format!("{}-{}", cluster.name, scenario[0]));
+    let (json, svg) = (folder.with_extension("json"), folder.with_extension("svg"));
+    let topic = cluster.topic(scenario[0]).await;
+    let pid = format!("node={}", node.pid);
+    let common = ["--topic", &topic, "--pid", &pid, "--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    let output = bench(cluster, node.api().base(), &[scenario, &common].concat()).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
+    assert!(said.contains("arrived"), "it says how far it is: {said}");
+    let (text, picture) = (std::fs::read_to_string(&json).unwrap(), std::fs::read_to_string(&svg).unwrap());
+    std::fs::remove_file(json).unwrap();
+    std::fs::remove_file(svg).unwrap();
+    (serde_json::from_str(&text).unwrap(), picture)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lateness_is_measured_from_outside() {
+    let cluster = Cluster::start("bench").await;
+    let node = cluster.node().await;
+    let (report, picture) = report(
+        &cluster,
+        &node,
+        &["lateness", "--rate", "200", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s", "--pending", "500"],
+    )
+    .await;
+    let spans = report.spans.as_ref().unwrap();
+    assert!((400..=800).contains(&spans.count), "200 a second for 3 s: {report:?}");
+    assert!(report.counts.are_clean() && report.counts.accepted > spans.count, "{:?}", report.counts);
+    assert!(report.usage[0].name == "node" && report.usage[0].us_per_task > 0.0, "{:?}", report.usage);
+    assert_eq!(report.series.len(), 3);
+    assert!(picture.contains("<polyline"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_and_cancels_are_measured_from_outside() {
+    let cluster = Cluster::start("bench-burst").await;
+    let node = cluster.node().await;
+    let (burst, _) = report(&cluster, &node, &["burst", "--count", "3000", "--lead", "6s"]).await;
+    assert_eq!((burst.counts.arrived, burst.counts.are_clean()), (3000, true));
+    assert!(burst.facts.contains_key("first out, ms"), "{:?}", burst.facts);
+    let (cancel, _) = report(&cluster, &node, &["cancel", "--count", "300", "--warmup", "50", "--connections", "4"]).await;
+    assert_eq!((cancel.facts["cancelled"], cancel.facts["any other verdict"]), (250.0, 0.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_tells_nothing_of_lateness_is_refused() {
+    let cluster = Cluster::start("bench-refused").await;
+    let topic = cluster.topic_with("created", &[("message.timestamp.type", "CreateTime")]).await;
+    for (topic, wanted) in [(topic.as_str(), "LogAppendTime"), ("there-is-no-such-topic", "has no topic")] {
+        let output = bench(&cluster, "http://127.0.0.1:1", &["lateness", "--topic", topic]).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(wanted), "{said}");
+    }
+}
