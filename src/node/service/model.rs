@@ -151,7 +151,7 @@ impl Model {
 
     /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a submit gets there.
     fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Trouble> {
-        let reason = "tried".to_owned();
+        let reason = "this topic is for tests of outages".to_owned();
         match selection.topic.as_ref().map(TopicName::as_str) {
             Some("away") => return Err(Trouble::Unavailable { reason }),
             Some("lost") => return Err(Trouble::Unknown { reason }),
