@@ -13,7 +13,7 @@ use crate::postgres::Error;
 use crate::postgres::cancel::GROUP_MAX;
 use crate::postgres::cancel_many::{CancelGroup, CancelMany};
 use crate::postgres::dead_letters::DeadLetters;
-use crate::postgres::listing::{Listing, TaskPage};
+use crate::postgres::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::shutdown::chain;
 
 /// A call that has taken so long begins no further piece: it says how far it has come. Well below the deadline of a request.
@@ -104,7 +104,7 @@ impl Bulks {
     }
 
     async fn look(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
-        let page = self.listing.page(selection, from, limit).await?;
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(page)
     }

@@ -9,7 +9,7 @@ use crate::domain::{Cursor, Selection, TopicName};
 use crate::postgres::Error;
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;
-use crate::postgres::listing::Listing;
+use crate::postgres::listing::{LOOKED_MAX, Listing};
 use crate::shutdown::chain;
 
 /// Topics that are counted one by one in an answer, the largest.
@@ -27,7 +27,7 @@ pub struct Lists {
 
 impl Lists {
     pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        let page = self.listing.page(selection, from, limit).await.map_err(unavailable)?;
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await.map_err(unavailable)?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }

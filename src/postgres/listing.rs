@@ -33,8 +33,10 @@ const PURPOSE: Purpose = Purpose {
         ("enable_mergejoin", "off"),
     ],
 };
-/// A page looks at about so many rows: behind them it ends, full or not.
-pub const LOOKED_MAX: u64 = 5_000;
+/// A page for people looks at about so many rows: behind them it ends, full or not.
+pub const LOOKED_MAX: u64 = 2_000;
+/// A page for what goes on by itself.
+pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
 /// Leaves that one statement reads at most: the first reads one, for most pages end there.
 const LEAVES_MAX: usize = 8;
 /// A look that came to the end of its leaves with no more rows than this was at leaves that hold little.
@@ -79,14 +81,20 @@ impl Listing {
         }
     }
 
-    /// The next `limit` pending tasks, or fewer, behind `from`.
-    pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
+    /// The next `limit` pending tasks, or fewer, behind `from`: those among about `looked_max` rows.
+    pub async fn page(
+        &self,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+        looked_max: u64,
+    ) -> Result<TaskPage, Error> {
         let mut tries = 1;
         loop {
             let reading = async |open: &mut PgConnection| {
                 // Nothing but reads: to end it is to roll it back, which dropping it does as well.
                 let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
-                let page = Walk::new(self, selection, from, limit).run(&mut snapshot).await?;
+                let page = Walk::new(self, selection, from, (limit, looked_max)).run(&mut snapshot).await?;
                 snapshot.rollback().await?;
                 Ok(page)
             };
@@ -109,6 +117,7 @@ struct Walk<'a> {
     /// What is left of the selection, its lower end exclusive.
     rest: IdRange,
     limit: usize,
+    looked_max: u64,
     page: TaskPage,
     /// Rows of each stream that a look takes in.
     share: u64,
@@ -123,7 +132,7 @@ struct Found {
 }
 
 impl<'a> Walk<'a> {
-    fn new(listing: &'a Listing, selection: &'a Selection, from: Option<Cursor>, limit: usize) -> Self {
+    fn new(listing: &'a Listing, selection: &'a Selection, from: Option<Cursor>, (limit, looked_max): (usize, u64)) -> Self {
         let range = selection.ids();
         let after = from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
         Self {
@@ -131,6 +140,7 @@ impl<'a> Walk<'a> {
             topic: selection.topic.as_ref().map(TopicName::as_str),
             rest: IdRange { from: after, to: range.to },
             limit,
+            looked_max,
             page: TaskPage { tasks: Vec::new(), next: None, looked: 0 },
             share: 0,
         }
@@ -141,7 +151,7 @@ impl<'a> Walk<'a> {
         let mut leaves = leaves.as_slice();
         let mut leaf_count = 1;
         while self.rest.from < before(self.rest.to) {
-            if self.page.tasks.len() >= self.limit || self.page.looked >= LOOKED_MAX {
+            if self.page.tasks.len() >= self.limit || self.page.looked >= self.looked_max {
                 self.page.next = Some(Cursor { after: self.rest.from });
                 break;
             }
@@ -171,7 +181,7 @@ impl<'a> Walk<'a> {
         let streams = if group.is_empty() { 1 } else { count_of(self.listing.shards.len()) + 1 };
         let missing = count_of(self.limit.saturating_sub(self.page.tasks.len()));
         let first = missing.saturating_mul(2).div_ceil(streams) + SHARE_MIN;
-        self.share = (self.share * 4).min(LOOKED_MAX / streams).max(first);
+        self.share = (self.share * 4).min(self.looked_max / streams).max(first);
     }
 
     async fn look(&self, open: &mut PgConnection, group: &[Partition], end: Uuid) -> Result<Found, sqlx::Error> {
