@@ -54,10 +54,10 @@ select count(*) from (select from dead_letter where topic = $1 and id >= $2 and 
 /// The rows of a redrive, then what follows from their deletion. The new row's id is the first id with another time in it, so it stays on its shard; a
 /// millisecond behind Postgres's clock, so it is none of the task's former rows.
 macro_rules! redrive {
-    ($name:literal, $gone:literal) => {
+    ($what:literal, $gone:literal) => {
         concat!(
-            "-- ",
-            $name,
+            "-- redrive ",
+            $what,
             "
 with clock as materialized (
   select lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 1), 12, '0') as now
@@ -90,14 +90,14 @@ with clock as materialized (
 }
 
 const REDRIVE: &str = concat!(
-    redrive!("redrive a dead letter", "gone as (delete from dead_letter where id = $2 returning *)"),
-    "select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put"
+    redrive!("a dead letter", "gone as (delete from dead_letter where id = $2 returning *)"),
+    "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
 );
 
 /// The next few, within their bounds; those that somebody else is at are passed by.
 const REDRIVE_MANY: &str = concat!(
     redrive!(
-        "redrive dead letters",
+        "dead letters",
         "head as materialized (
   select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
   from dead_letter
@@ -113,7 +113,7 @@ const REDRIVE_MANY: &str = concat!(
   delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
 )"
     ),
-    "select next_id from put"
+    "(select next_id from put)"
 );
 
 /// Works on dead letters, over a few connections of its own.

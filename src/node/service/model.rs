@@ -47,7 +47,7 @@ impl Model {
     }
 
     fn submit_one(&self, draft: Draft) -> Result<Accepted, Refusal> {
-        let reason = "tried by a test".to_owned();
+        let reason = "tried".to_owned();
         match draft.record.topic.as_str() {
             "no-such-topic" => return Err(Refusal::UnknownTopic),
             "small" if draft.record.size() > SIZE_MAX => {
@@ -151,7 +151,7 @@ impl Model {
 
     /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a submit gets there.
     fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Trouble> {
-        let reason = "tried by a test".to_owned();
+        let reason = "this topic is for tests of outages".to_owned();
         match selection.topic.as_ref().map(TopicName::as_str) {
             Some("away") => return Err(Trouble::Unavailable { reason }),
             Some("lost") => return Err(Trouble::Unknown { reason }),
