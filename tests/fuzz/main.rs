@@ -33,7 +33,7 @@ const YEAR_2100: Timestamp = Timestamp::from_micros(4_102_444_800_000_000);
 fn the_json_of_a_task_is_read_or_refused() {
     fuzz("draft", |input| {
         let text = String::from_utf8_lossy(input);
-        let named = DraftReader::read_named(&text, TopicName::new("t").unwrap(), TaskName::new("n").unwrap());
+        let named = DraftReader::default().read_named(&text, TopicName::new("t").unwrap(), TaskName::new("n").unwrap());
         for (draft, _) in [DraftReader::default().read(&text), named].into_iter().flatten() {
             if let Due::At(at) = draft.due {
                 assert!((0..DUE_AT_MAX).contains(&at.as_millis()), "{at:?}");
@@ -203,7 +203,7 @@ fn what_a_client_is_answered_is_understood_or_explained() {
     fuzz("answer", |input| {
         let (status, text) = input.split_first_chunk::<3>().unwrap_or((b"200", input));
         let status = std::str::from_utf8(status).ok().and_then(|status| status.parse().ok()).unwrap_or(502);
-        let answer = Answer { status, text: String::from_utf8_lossy(text).into_owned() };
+        let answer = Answer { status, retry_after: None, text: String::from_utf8_lossy(text).into_owned() };
         match answer.problem() {
             Some(problem) => drop(problem.ending()),
             None => drop(answer.read::<Task>().map(|task| task.lines())),
