@@ -44,6 +44,7 @@ mod route;
 mod schemas;
 mod serve;
 mod settings;
+mod share;
 mod shared;
 mod task_json;
 mod tasks;

@@ -4,44 +4,15 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use tokio::sync::SemaphorePermit;
 
-use super::metrics::Counted;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use super::share::{Share, too_large};
 use super::shared::{Deadline, Shared};
 use super::unpack::{Encoding, unpack};
 
 /// Memory that is set aside for a body before its bytes are there, whatever its length says.
 const CAPACITY_MAX: usize = 1 << 20;
-
-/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
-#[derive(Debug)]
-pub struct Share<'a> {
-    shared: &'a Shared,
-    permit: Option<SemaphorePermit<'a>>,
-    counted: Counted<'a>,
-}
-
-impl<'a> Share<'a> {
-    pub fn none(shared: &'a Shared) -> Self {
-        Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
-    }
-
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
-            self.shared.metrics.rejected("body_memory");
-            return Err(Problem::busy("body_memory"));
-        };
-        match &mut self.permit {
-            Some(held) => held.merge(permit),
-            None => self.permit = Some(permit),
-        }
-        self.counted.add(i64::from(permits));
-        Ok(())
-    }
-}
 
 /// Reads a body that says it is JSON, and unpacks it.
 pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
@@ -58,13 +29,6 @@ pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Dead
         shared.metrics.rejected("request_deadline");
         Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
     })?
-}
-
-/// A body over the bound, as it comes or unpacked.
-pub fn too_large(shared: &Shared) -> Problem {
-    shared.metrics.rejected("body_bytes");
-    let detail = format!("a body has at most {} bytes, unpacked, too; send the tasks in several", shared.settings.body_bytes_max);
-    Problem::new(ProblemType::BodyTooLarge, detail)
 }
 
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {

@@ -10,9 +10,11 @@ use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use super::task_json::TaskJson;
-use super::unpack::ENCODINGS;
 use crate::domain::{TaskView, Verdict};
 use crate::node::service::Missing;
+
+/// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
+pub const ENCODINGS: &str = "gzip, zstd";
 
 /// One problem, about to be answered.
 #[derive(Debug)]

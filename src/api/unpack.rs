@@ -10,13 +10,11 @@ use axum::http::{HeaderMap, header};
 use flate2::bufread::MultiGzDecoder;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-use super::body::{Share, too_large};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use super::share::{Share, too_large};
 use super::shared::{Shared, UNPACKED_AT_ONCE};
 
-/// What is asked of callers in `Accept-Encoding` when theirs is none of these.
-pub const ENCODINGS: &str = "gzip, zstd";
 /// The window of zstd that a content encoding may have (RFC 9659): 8 MiB, by its logarithm.
 const WINDOW_LOG_MAX: u32 = 23;
 /// Bytes that come out at a time.

@@ -84,6 +84,7 @@ pub enum Scenario {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench lateness --topic demo --rate 5000 --for 60s --ahead-min 5s --ahead-max 60s --svg lateness.svg")]
 pub struct Lateness {
     #[command(flatten)]
     pub steady: Steady,
@@ -93,6 +94,7 @@ pub struct Lateness {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench soak --topic demo --rate 3000 --for 30m --json soak.json")]
 pub struct Soak {
     #[command(flatten)]
     pub steady: Steady,
@@ -131,6 +133,7 @@ pub struct Steady {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench burst --topic demo --count 100000 --json burst.json")]
 pub struct Burst {
     /// Tasks that are due at the instant.
     #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
@@ -141,6 +144,7 @@ pub struct Burst {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench drain --topic demo --count 500000")]
 pub struct Drain {
     /// Tasks in the backlog.
     #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
@@ -154,6 +158,7 @@ pub struct Drain {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench submit --topic demo --connections 64")]
 pub struct Submit {
     /// Calls in progress at once, each on a connection of its own.
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -173,6 +178,7 @@ pub struct Submit {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench cancel --topic demo")]
 pub struct Cancel {
     /// Tasks that are submitted and cancelled.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -186,6 +192,7 @@ pub struct Cancel {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
     #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

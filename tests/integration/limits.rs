@@ -64,7 +64,7 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
     let named = json!({"delay": 300, "payload_text": "named"}).to_string();
     send(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), named.into(), "identity").await;
     for record in consumer.wait_count(6, DEADLINE).await {
-        let wanted = if record.payload.as_deref() == Some(b"own") { &own } else { TRACE };
+        let wanted = if record.payload.as_deref() == Some(b"own") { own.as_str() } else { TRACE };
         assert_eq!(record.header("traceparent"), Some(wanted.as_bytes()), "{record:?}");
     }
     let wrong = json_request(&http, &node, Method::POST, "/v1/tasks").header("x-request-id", "wrong-18").body("{").send().await;

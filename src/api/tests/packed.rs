@@ -119,6 +119,7 @@ async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
                 std::task::Poll::Ready(answer) => break answer,
                 std::task::Poll::Pending => turns += 1,
             }
+            tokio::task::yield_now().await;
         };
         assert_eq!(answer.status(), StatusCode::CREATED, "{encoding}");
         assert!(turns >= 16, "{turns} turns for 1 MiB of {encoding}");

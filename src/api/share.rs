@@ -1,0 +1,43 @@
+//! What a body takes of the memory for bodies, as it comes and as it is unpacked, and what is said when it is too much.
+
+use tokio::sync::SemaphorePermit;
+
+use super::metrics::Counted;
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use super::shared::Shared;
+
+/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
+#[derive(Debug)]
+pub struct Share<'a> {
+    shared: &'a Shared,
+    permit: Option<SemaphorePermit<'a>>,
+    counted: Counted<'a>,
+}
+
+impl<'a> Share<'a> {
+    pub fn none(shared: &'a Shared) -> Self {
+        Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
+    }
+
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
+            self.shared.metrics.rejected("body_memory");
+            return Err(Problem::busy("body_memory"));
+        };
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
+        self.counted.add(i64::from(permits));
+        Ok(())
+    }
+}
+
+/// A body over the bound, as it comes or unpacked.
+pub fn too_large(shared: &Shared) -> Problem {
+    shared.metrics.rejected("body_bytes");
+    let detail = format!("a body has at most {} bytes, unpacked, too; send the tasks in several", shared.settings.body_bytes_max);
+    Problem::new(ProblemType::BodyTooLarge, detail)
+}
