@@ -84,7 +84,9 @@ pub enum Scenario {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  punctual bench lateness --topic demo --rate 5000 --for 60s --ahead-min 5s --ahead-max 60s --svg lateness.svg")]
+#[command(
+    after_help = "Examples:\n  punctual bench lateness --topic demo --rate 5000 --for 60s --ahead-min 5s --ahead-max 60s --svg lateness.svg"
+)]
 pub struct Lateness {
     #[command(flatten)]
     pub steady: Steady,
