@@ -74,10 +74,10 @@ kafka_properties() { # DATA-FOLDER
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$(port_of kafka 1)
-listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)
-advertised.listeners=PLAINTEXT://$(address_of kafka)
+listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)$(kafka_ways kafka_listener_of)
+advertised.listeners=PLAINTEXT://$(address_of kafka)$(kafka_ways kafka_way_of)
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)
 log.dirs=$1
 
 # After a crash the controller refuses the broker until its former session has run out (9 s).
