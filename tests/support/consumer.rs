@@ -102,6 +102,11 @@ impl Consumer {
         self.seen.lock().unwrap().clone()
     }
 
+    /// Looks at what has arrived so far.
+    pub fn look<T>(&self, view: impl FnOnce(&[Record]) -> T) -> T {
+        view(&self.seen.lock().unwrap())
+    }
+
     /// Waits until what has arrived fulfils `holds`, and returns it.
     pub async fn wait_for(&self, what: &str, deadline: Duration, holds: impl Fn(&[Record]) -> bool) -> Vec<Record> {
         let found = look_for(deadline, async || holds(&self.seen.lock().unwrap()).then_some(())).await;

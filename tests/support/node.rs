@@ -42,9 +42,15 @@ pub fn program(arguments: &[&str]) -> Command {
 impl Node {
     /// Starts `punctual serve` with `arguments` and its log in `folder`; it may not be up yet.
     pub fn spawn(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        Self::spawn_within(name, arguments, folder, &[])
+    }
+
+    /// The same, with variables of the environment.
+    pub fn spawn_within(name: &str, arguments: &[&str], folder: &Path, variables: &[(String, String)]) -> Self {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
         let mut command = program(&["serve", "--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.args(arguments).stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let pid = child.id().unwrap();
         Self { name: name.to_owned(), child, pid, log, api: None }
@@ -144,14 +150,16 @@ impl Node {
         assert!(status.success(), "kill -s {signal} {pid} ({})", self.name);
     }
 
-    fn address(&self) -> Option<String> {
+    /// Where it listens, once it has said so.
+    pub fn address(&self) -> Option<String> {
         self.log().lines().find_map(|line| {
             let line: Value = serde_json::from_str(line).ok()?;
             (line["message"] == "listening").then(|| line["address"].as_str().map(str::to_owned))?
         })
     }
 
-    fn log_tail(&self) -> String {
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
