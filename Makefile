@@ -2,10 +2,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test run down build lint fmt
+.PHONY: help demo test faults run down build lint fmt
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
+
+# What `make faults` was asked for, as flags of the program.
+FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY)) \
+  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(RATE),--rate $(RATE)) $(if $(JSON),--json $(JSON))
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +25,10 @@ test: ## lints and all tests, against a real Postgres, etcd and Kafka
 	@scripts/stack up
 	@scripts/lint
 	@scripts/test
+
+faults: ## break three nodes and their servers: SECONDS=3600 SEED=7, or REPLAY=file, or SCENARIO=all (docs/faults.md)
+	@scripts/stack prerequisites --test
+	@cargo test --locked --quiet --test faults -- $(FAULTS)
 
 run: ## one node in the foreground, with a topic to try it on (ctrl-C ends it)
 	@scripts/stack prerequisites

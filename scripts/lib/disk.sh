@@ -17,11 +17,13 @@ disk_mount() {
   postgres_owns "$folder"
 }
 
-# Takes all room away: the disk is as large as what is in it. What is written meanwhile may just not fit.
+# Takes the room away: the disk is hardly larger than what is in it. What is written meanwhile takes a
+# little more; so each try leaves more than the one before it, and that, too, is soon full.
 disk_full() {
   local used
   used=$(df --output=used --block-size=4k "$(disk_folder)" | tail -n 1)
-  mount -o "remount,size=$((used * 4))k" "$(disk_folder)" 2>/dev/null
+  DISK_ROOM=$((${DISK_ROOM:-16} * 2)) # in blocks of 4 KiB
+  mount -o "remount,size=$(((used + DISK_ROOM) * 4))k" "$(disk_folder)" 2>/dev/null
 }
 disk_free() { mount -o "remount,size=$DISK_SIZE" "$(disk_folder)"; }
 

@@ -62,7 +62,10 @@ kafka_format() {
   rm -rf "$new"
   kafka_properties "$new" >"$STACK/kafka/format.properties"
   id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=') # a Kafka uuid: 22 characters
+  # Eligible leader replicas: with them, a crash of the only broker while a topic wants two replicas in
+  # sync leaves the topic without a leader for good.
   kafka_tool kafka.tools.StorageTool format -t "$id" -c "$STACK/kafka/format.properties" \
+    --feature eligible.leader.replicas.version=0 \
     >"$STACK/logs/kafka-format.log" 2>&1 ||
     die "kafka: format failed: $(tail -n 3 "$STACK/logs/kafka-format.log")"
   mv "$new" "$STACK/kafka/data"

@@ -46,6 +46,7 @@ pub struct Order {
 impl Args {
     /// All rounds; the program ends here when they cannot be.
     pub fn orders(&self) -> Result<Vec<Order>, String> {
+        super::scenarios::check_names(&self.scenario)?;
         let mut orders = Vec::new();
         for path in &self.replay {
             for file in files(path)? {

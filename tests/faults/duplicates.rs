@@ -11,6 +11,8 @@ use super::plan::Kind;
 
 /// What an operation has begun comes to an end a little after it: connections are made anew, answers that were held back arrive.
 const AFTERMATH_MS: i64 = 2000;
+/// A broker that has just started is slow: what it gets then may be answered after the publish deadline of the nodes (8 s).
+const KAFKA_AFTERMATH_MS: i64 = 10_000;
 
 /// Records beyond the first of each task, by the kind of operation that explains them; and those that none does.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
@@ -43,7 +45,8 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
             Kind::TopicUnavailable => record.topic == super::history::UNAVAILABLE,
             _ => true,
         };
-        let goes_on = span.begin <= until && record.at <= span.end + AFTERMATH_MS;
+        let aftermath = if span.operation.kind.stops_records() { KAFKA_AFTERMATH_MS } else { AFTERMATH_MS };
+        let goes_on = span.begin <= until && record.at <= span.end + aftermath;
         span.operation.kind.may_duplicate() && is_of_topic && goes_on
     };
     history.spans.iter().filter(explains).max_by_key(|span| span.begin)

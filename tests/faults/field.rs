@@ -27,6 +27,9 @@ pub struct Setup {
     /// Arguments of `serve` besides where the servers are.
     pub arguments: Vec<String>,
     pub wishes: Wishes,
+    pub tasks_per_second: u32,
+    /// The plan was made to hold each kind of operation.
+    pub is_deck: bool,
 }
 
 /// A cluster under test.
@@ -41,6 +44,7 @@ pub struct Field {
     clock_file: PathBuf,
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
+    pub unable: Mutex<Vec<(String, i64)>>,
 }
 
 /// Who reads a topic, until it is deleted.
@@ -57,10 +61,16 @@ enum Reading {
 
 impl Setup {
     /// Leaves and horizon are short, so that leaves come and go and tasks come out of the far table within a run. Nothing waits for minutes.
-    pub fn of_faults(name: &str) -> Self {
+    pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
         let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
         let arguments = ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
-        Self { name: name.to_owned(), arguments: arguments.map(str::to_owned).to_vec(), wishes }
+        Self { name: name.to_owned(), arguments: arguments.map(str::to_owned).to_vec(), wishes, tasks_per_second, is_deck }
+    }
+
+    /// What is measured is measured with the settings that a node has by default.
+    pub fn of_measurement(name: &str, tasks_per_second: u32) -> Self {
+        let wishes = Wishes { shards: 64, ..Wishes::default() };
+        Self { name: name.to_owned(), arguments: Vec::new(), wishes, tasks_per_second, is_deck: false }
     }
 }
 
@@ -84,6 +94,7 @@ impl Field {
             clock_file,
             topics: Mutex::default(),
             readers: Mutex::default(),
+            unable: Mutex::default(),
         };
         field.step_clock(0);
         field.make_topics().await;
@@ -162,6 +173,15 @@ impl Field {
                 let records = consumer.records();
                 reader.state = Reading::Ended(records);
             }
+        }
+    }
+
+    /// Reads all topics again from their beginnings, with consumers that know nothing: after a restart of Kafka librdkafka may have lost track of a partition's
+    /// leader for good (its issue 5430), as nodes find out as well.
+    pub fn read_all_again(&self) {
+        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| matches!(reader.state, Reading::On(_))) {
+            let topic = self.topic_name(reader.topic);
+            reader.state = Reading::On(Consumer::start(&self.own.stack.kafka, &topic, PARTITIONS));
         }
     }
 

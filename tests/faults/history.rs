@@ -27,6 +27,8 @@ pub struct History {
     pub topics: Vec<Topic>,
     /// Answers that no request should get, such as a 500.
     pub oddities: Vec<String>,
+    /// When each process of a node, by its name, first said that it cannot publish.
+    pub unable: Vec<(String, i64)>,
     pub started_at: i64,
     /// When the execlog was read.
     pub ended_at: i64,

@@ -19,6 +19,7 @@ mod args;
 mod caller;
 mod duplicates;
 mod field;
+#[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
 mod history;
 mod names;
 mod nodes;
@@ -27,6 +28,7 @@ mod perform;
 mod plan;
 mod report;
 mod round;
+mod scenarios;
 mod traffic;
 mod ways;
 
@@ -37,6 +39,9 @@ use clap::Parser as _;
 use serde_json::Value;
 
 use args::{Args, Order};
+use field::Setup;
+use plan::Plan;
+use round::Round;
 use support::OwnStack;
 
 #[tokio::main]
@@ -56,32 +61,43 @@ async fn main() -> ExitCode {
     }
 }
 
-/// True when every round has kept all promises.
+/// True when every round has kept all promises, and every measurement its figures.
 async fn run(args: &Args, orders: Vec<Order>) -> bool {
     let own = Arc::new(OwnStack::start_breakable("faults").await);
     println!("a stack of its own is up");
     let mut summaries: Vec<Value> = Vec::new();
     let mut is_kept = true;
-    for order in orders {
-        is_kept &= run_round(args, &own, order, &mut summaries).await;
+    for Order { name, plan, is_deck } in orders {
+        let setup = Setup::of_faults(&name, args.rate, is_deck);
+        is_kept &= judged(&own, &setup, plan, &mut summaries).await.judgement.violations.is_empty();
+    }
+    for scenario in scenarios::of_names(&args.scenario) {
+        let round =
+            judged(&own, &Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND), scenario.plan(), &mut summaries)
+                .await;
+        let figures = (scenario.measure)(&round.history);
+        figures.iter().for_each(|figure| println!("{}: {figure}", scenario.name));
+        is_kept &= round.judgement.violations.is_empty() && figures.iter().all(scenarios::Figure::is_met);
     }
     if let Some(path) = &args.json {
         std::fs::write(path, format!("{:#}\n", Value::Array(summaries))).expect("write the summary");
     }
+    println!("{}", if is_kept { "all promises were kept" } else { "PROMISES BROKEN, see above" });
     is_kept
 }
 
-async fn run_round(args: &Args, own: &Arc<OwnStack>, order: Order, summaries: &mut Vec<Value>) -> bool {
-    println!("{}: {} operations in {} s, seed {}", order.name, order.plan.operations.len(), order.plan.seconds, order.plan.seed);
-    let round = round::run(own, &order.name, order.plan, args.rate, order.is_deck).await;
+/// Runs a plan and shows what it has come to; of broken promises, all that is known of them.
+async fn judged(own: &Arc<OwnStack>, setup: &Setup, plan: Plan, summaries: &mut Vec<Value>) -> Round {
+    println!("{}: {} operations in {} s, seed {}", setup.name, plan.operations.len(), plan.seconds, plan.seed);
+    let round = round::run(own, setup, plan).await;
     report::write(&round, &round.folder);
     summaries.push(report::summary(&round));
-    println!("{}: {:.1} s\n{}", order.name, round.took.as_secs_f64(), report::table(&round));
-    let is_kept = round.judgement.violations.is_empty();
-    if !is_kept {
-        println!("{}: PROMISES BROKEN\n{}", order.name, report::evidence(&round.history, &round.judgement));
-        println!("{}: its logs and its history are in {}", order.name, round.folder.display());
+    println!("{}: {:.1} s\n{}", setup.name, round.took.as_secs_f64(), report::table(&round));
+    if !round.judgement.violations.is_empty() {
+        report::keep_logs(&own.logs(), &round.folder);
+        println!("{}: PROMISES BROKEN\n{}", setup.name, report::evidence(&round.history, &round.judgement));
+        println!("{}: the logs of nodes and servers and the history are in {}", setup.name, round.folder.display());
         println!("to replay it, put this into a file and say `make faults REPLAY=file`:\n{}", round.plan);
     }
-    is_kept
+    round
 }

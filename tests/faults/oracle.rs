@@ -13,6 +13,8 @@ use super::plan::Kind;
 
 /// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
 const UNREAD_MAX_MS: i64 = 15_000;
+/// Before and after what stops all records, so long is looked for them.
+const AROUND_MS: i64 = 15_000;
 /// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
@@ -280,6 +282,11 @@ impl<'a> Case<'a> {
             self.add(Rule::WrongReceipt, Some(id), "published, and has no receipt".to_owned());
             return;
         };
+        if position.1 < 0 {
+            let rule = if task.records.is_empty() { Rule::Lost } else { Rule::WrongReceipt };
+            self.add(rule, Some(id), format!("published by a receipt without an offset: {position:?} at {at}"));
+            return;
+        }
         match task.records.iter().find(|record| (record.partition, record.offset) == position) {
             Some(record) if record.at == at && line.lateness == Some(at - line.due_at) => {}
             Some(record) => {
@@ -422,9 +429,9 @@ impl<'a> Case<'a> {
         let between = |from: i64, to: i64| times.partition_point(|at| *at <= to) - times.partition_point(|at| *at < from);
         for span in &self.history.spans {
             let kind = span.operation.kind;
-            let (begin, end) = (span.begin, span.end.max(span.begin + 1000));
+            let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
             let flow = if kind.stops_records() {
-                if between(begin - 5000, begin) == 0 { 0 } else { between(end, end + 8000) }
+                if between(begin - AROUND_MS, begin) == 0 { 0 } else { between(end, end + AROUND_MS) }
             } else {
                 between(begin, end)
             };

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use etcd_client::{Client, DeleteOptions, GetOptions};
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Mutex;
 
 use super::field::{Field, insist};
@@ -17,20 +18,44 @@ const LIMIT_LOW: &str = "2000";
 const LIMIT_HIGH: &str = "1048588";
 const RESTART_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Carries a plan out; returns when everything is undone again. What lasts longer than it was planned to is waited for by what needs the same.
+/// Carries a plan out; returns when everything is undone again. What takes longer than it was planned to, on a machine that is slow, delays what comes after
+/// it: the plan keeps its shape. What needs the same does not overlap in any case.
 pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&Span)) -> Vec<Span> {
     let locks: HashMap<Resource, Mutex<()>> =
         plan.operations.iter().map(|operation| (operation.resource(), Mutex::default())).collect();
-    let running = plan.operations.iter().map(async |operation| {
-        wait::until(started_at + i64::try_from(operation.at).unwrap()).await;
+    let carry_out = async |operation: Operation| {
         let _alone = locks[&operation.resource()].lock().await;
         let begin = now_ms();
-        carry_out(field, operation).await;
-        let span = Span { operation: *operation, begin, end: now_ms() };
+        carry_out(field, &operation).await;
+        let span = Span { operation, begin, end: now_ms() };
         say(&span);
         span
-    });
-    join_all(running).await
+    };
+    let planned = |millis: u64| started_at + i64::try_from(millis).unwrap();
+    let mut running = FuturesUnordered::new();
+    let (mut open, mut spans, mut delay) = (Vec::<Operation>::new(), Vec::<Span>::new(), 0);
+    for operation in plan.operations.iter().copied() {
+        while open.iter().any(|open| open.over_at() <= operation.at) {
+            let span: Span = running.next().await.expect("what is open is running");
+            open.retain(|open| *open != span.operation);
+            delay = delay.max(span.end - planned(span.operation.over_at()));
+            spans.push(span);
+        }
+        let mut its_time = std::pin::pin!(wait::until(planned(operation.at) + delay));
+        loop {
+            tokio::select! {
+                () = &mut its_time => break,
+                Some(span) = running.next() => {
+                    open.retain(|open| *open != span.operation);
+                    spans.push(span);
+                }
+            }
+        }
+        open.push(operation);
+        running.push(carry_out(operation));
+    }
+    spans.extend(running.collect::<Vec<Span>>().await);
+    spans
 }
 
 async fn carry_out(field: &Field, operation: &Operation) {
@@ -57,8 +82,14 @@ async fn carry_out(field: &Field, operation: &Operation) {
             until_undone().await;
             field.own.disk("free").await;
         }
-        Kind::KafkaStop => restart(field, "kafka", Stop::InGoodOrder, lasts).await,
-        Kind::KafkaKill => restart(field, "kafka", Stop::AtOnce, lasts).await,
+        Kind::KafkaStop => {
+            restart(field, "kafka", Stop::InGoodOrder, lasts).await;
+            field.read_all_again();
+        }
+        Kind::KafkaKill => {
+            restart(field, "kafka", Stop::AtOnce, lasts).await;
+            field.read_all_again();
+        }
         Kind::TopicUnavailable => {
             alter(field, UNAVAILABLE, ("min.insync.replicas", "2")).await;
             until_undone().await;
@@ -163,9 +194,13 @@ async fn etcd(field: &Field) -> Client {
 }
 
 async fn empty_etcd(field: &Field) {
-    let all = DeleteOptions::new().with_all_keys();
-    let answer = etcd(field).await.delete("", Some(all)).await.expect("etcd is there, nobody else stops it now");
-    assert!(answer.deleted() > 0, "there were no keys in etcd");
+    let mut client = etcd(field).await;
+    // Nodes may be about to make their keys again.
+    eventually_some("there are keys in etcd to delete", RESTART_DEADLINE, async || {
+        let answer = client.delete("", Some(DeleteOptions::new().with_all_keys())).await.ok()?;
+        (answer.deleted() > 0).then_some(())
+    })
+    .await;
 }
 
 /// As if all had run out at the same moment.

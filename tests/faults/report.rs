@@ -193,3 +193,10 @@ pub fn write(round: &Round, folder: &Path) {
         std::fs::write(folder.join(name), text).expect("write down what was found");
     }
 }
+
+/// Copies the servers' logs, which go with their stack.
+pub fn keep_logs(logs: &Path, folder: &Path) {
+    for entry in std::fs::read_dir(logs).expect("read the folder of the servers' logs").filter_map(Result::ok) {
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("copy a server's log");
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::caller::Caller;
@@ -20,6 +21,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
 /// What is in a topic is a moment away from the consumer.
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(15);
 const PROGRESS_EVERY_MS: i64 = 5000;
+const UNABLE_EVERY_MS: i64 = 100;
 
 /// A round that is over.
 pub struct Round {
@@ -33,17 +35,18 @@ pub struct Round {
     pub drained_after: Option<Duration>,
 }
 
-/// Runs a plan against a new cluster. `is_deck` says that the plan was made to hold each kind of operation.
-pub async fn run(own: &Arc<OwnStack>, name: &str, plan: Plan, rate: u32, is_deck: bool) -> Round {
+/// Runs a plan against a new cluster.
+pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let began = now_ms();
-    let folder = folder_of(name);
-    let field = Arc::new(Field::prepare(Arc::clone(own), &Setup::of_faults(name), folder.clone()).await);
+    let folder = folder_of(&setup.name);
+    let field = Arc::new(Field::prepare(Arc::clone(own), setup, folder.clone()).await);
     println!("  a cluster of {} nodes is ready ({} ms)", field.slots.len(), now_ms() - began);
     let (caller, ledger, started_at) = (Caller::new(&field.slots), Arc::new(Ledger::default()), now_ms());
     let load = Load {
         seed: plan.seed,
-        tasks_per_second: rate,
+        tasks_per_second: setup.tasks_per_second,
         until: started_at + i64::try_from(plan.seconds).unwrap() * 1000,
+        is_over: Arc::default(),
         topics: field.topics().into_iter().map(|topic| topic.name).collect(),
     };
     let clients = traffic::start(&load, &caller, &ledger);
@@ -51,18 +54,22 @@ pub async fn run(own: &Arc<OwnStack>, name: &str, plan: Plan, rate: u32, is_deck
     let say = move |span: &Span| {
         println!("  {:6.1} s  {} (took {} ms)", seconds(span.begin - started_at), span.operation, span.end - span.begin);
     };
+    let unable = tokio::spawn(watch_unable(Arc::clone(&field)));
     let spans = perform(&field, &plan, started_at, say).await;
+    wait::until(load.until).await;
+    load.is_over.store(true, Ordering::Relaxed);
     for client in clients {
         client.await.expect("a client goes on to its end");
     }
     let traffic_ended_at = now_ms();
     field.wait_ready().await;
     caller.wait_idle().await;
-    let undone = drain(&field, load.until).await;
+    let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
+    unable.abort();
     let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
     let history = write_down(&field, &ledger, spans, started_at).await;
-    let mut judgement = oracle::judge(&history, is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
+    let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
     judgement.violations.extend(undone.map(|what| Violation { rule: Rule::Lost, task: None, what }));
     judgement.violations.extend(broken_nodes(&field).await);
     judgement.violations.sort_by_key(|violation| violation.rule);
@@ -99,10 +106,29 @@ async fn show_progress(field: Arc<Field>, ledger: Arc<Ledger>, started_at: i64) 
     }
 }
 
+/// Notes when each node first said that it cannot publish.
+async fn watch_unable(field: Arc<Field>) {
+    for count in 0.. {
+        wait::until(now_ms() + UNABLE_EVERY_MS).await;
+        let query = "select name from heartbeat where not can_publish and not has_left and not dead";
+        // An outage of Postgres may be what goes on just now.
+        let names: Vec<String> = sqlx::query_scalar(query).fetch_all(&field.cluster.sql).await.unwrap_or_default();
+        let now = now_ms();
+        let mut unable = field.unable.lock().unwrap();
+        for name in names {
+            // A starting node has not yet said anything.
+            let is_known = unable.iter().any(|(known, _)| *known == name);
+            if count > 20 && !is_known {
+                unable.push((name, now));
+            }
+        }
+    }
+}
+
 /// Waits until all that is due by the end of the traffic has ended; says what has not.
-async fn drain(field: &Field, until: i64) -> Option<String> {
+async fn drain(field: &Field, ended_at: i64) -> Option<String> {
     let mut last = String::new();
-    let drained = look_for(DRAIN_DEADLINE, async || match field.undone(until + 2000).await {
+    let drained = look_for(DRAIN_DEADLINE, async || match field.undone(ended_at + 2000).await {
         Ok((0, 0)) => Some(()),
         Ok((waiting, batches)) => {
             last = format!("{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end");
@@ -143,6 +169,7 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, started_at
         spans,
         topics,
         oddities: std::mem::take(&mut ledger.oddities.lock().unwrap()),
+        unable: std::mem::take(&mut field.unable.lock().unwrap()),
         started_at,
         ended_at: now_ms(),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -34,8 +34,10 @@ const AFTER_END_MS: i64 = 1500;
 pub struct Load {
     pub seed: u64,
     pub tasks_per_second: u32,
-    /// When it ends.
+    /// When it should end.
     pub until: i64,
+    /// Set when it ends: later, if what is done to the cluster takes longer.
+    pub is_over: Arc<AtomicBool>,
     pub topics: Vec<String>,
 }
 
@@ -57,7 +59,7 @@ struct Client {
     chance: StdRng,
 }
 
-/// Starts all clients; they end by themselves.
+/// Starts all clients; they end when it is over.
 pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHandle<()>> {
     let client = |number: u64| Client {
         load: load.clone(),
@@ -73,7 +75,7 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
 
 impl Client {
     fn is_over(&self) -> bool {
-        now_ms() >= self.load.until
+        self.load.is_over.load(Ordering::Relaxed)
     }
 
     /// Waits so that something is done `share` per cent of the rate in tasks, `each` at a time.
@@ -189,7 +191,8 @@ impl Client {
     }
 
     fn task_of(&mut self, topic: usize, name: Option<&str>) -> (Submit, Value) {
-        let (now, end) = (now_ms(), self.load.until + AFTER_END_MS);
+        let now = now_ms();
+        let end = self.load.until.max(now) + AFTER_END_MS;
         let due_at = match self.chance.random_range(0..100) {
             0..20 => now + self.chance.random_range(0..200),
             20..75 => now + self.chance.random_range(200..4000),

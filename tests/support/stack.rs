@@ -79,6 +79,11 @@ impl OwnStack {
         Self { name, stack, extras }
     }
 
+    /// The folder of the servers' logs.
+    pub fn logs(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
+    }
+
     /// Takes all room on Postgres's disk away, or gives it back.
     pub async fn disk(&self, fullness: &str) {
         run(&["disk", fullness, "--name", &self.name]).await;
