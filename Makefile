@@ -2,10 +2,14 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench run down build lint fmt docs fuzz sabotage
+.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
+
+# What `make faults` was asked for, as flags of the program.
+FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY)) \
+  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(RATE),--rate $(RATE)) $(if $(JSON),--json $(JSON))
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +30,10 @@ bench: ## every scenario against the poller and the floor, 25 minutes; FULL=1: t
 	@scripts/stack prerequisites
 	@$(RELEASE_BUILD) --example suite --example poller --example floor
 	@scripts/bench $(if $(FULL),--full) $(if $(ONLY),--again $(addprefix --only ,$(ONLY)))
+
+faults: ## break three nodes and their servers: SECONDS=3600 SEED=7, or REPLAY=file, or SCENARIO=all (docs/faults.md)
+	@scripts/stack prerequisites --test
+	@cargo test --locked --quiet --test faults -- $(FAULTS)
 
 run: ## one node in the foreground, with a topic to try it on (ctrl-C ends it)
 	@scripts/stack prerequisites

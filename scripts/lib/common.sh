@@ -39,16 +39,16 @@ wait_until() {
   done
 }
 
-# lock NAME MESSAGE: one at a time, until this process and all its helpers are gone. Helpers
+# lock NAME MESSAGE [--shared]: one at a time (or those who share), until this process and all its helpers are gone. Helpers
 # inherit the lock on purpose: what a killed `up` left running still holds it. Servers do not.
 lock() {
   local fd
   mkdir -p "$LOCKS" 2>/dev/null || true
   [[ -w $LOCKS ]] || die "$STACKS belongs to $(stat -c %U "$STACKS"): run this as that user"
   exec {fd}>"$LOCKS/$1"
-  flock -n "$fd" && return
+  flock "${3:---exclusive}" -n "$fd" && return
   say "$2"
-  flock -w 900 "$fd" || die "waited 15 minutes for $LOCKS/$1; see who holds it: fuser -v $LOCKS/$1"
+  flock "${3:---exclusive}" -w 900 "$fd" || die "waited 15 minutes for $LOCKS/$1; see who holds it: fuser -v $LOCKS/$1"
 }
 
 # A short name for something that belongs to this clone and this path only.

@@ -34,12 +34,14 @@ need_for_rust() {
 }
 
 need_for_tests() {
+  need libfaketime has_libfaketime
   need shellcheck has shellcheck
   need python3 has python3
   need python3-yaml has_yaml
   need python3-venv has_venv
 }
 has_venv() { python3 -c 'import ensurepip, venv'; }
+has_libfaketime() { ls /usr/lib/*/faketime/libfaketime.so.1; }
 has_yaml() { python3 -c 'import yaml' || /usr/bin/python3 -c 'import yaml'; }
 
 get_packages() {
@@ -117,6 +119,7 @@ check_prerequisites() {
     ask_for has_rust_checks "rustfmt and clippy: rustup component add rustfmt clippy"
     ask_for has_maven "Maven, which builds the examples in Java: apt-get install -y maven"
     ask_for has_go "Go, 1.21 or later, which builds the examples in Go: see https://go.dev/doc/install"
+    toxiproxy_is_installed || ask_for has_go "Go, 1.21 or later, which builds toxiproxy: see https://go.dev/doc/install"
     need_for_tests
   fi
   all_is_there
@@ -139,10 +142,14 @@ install_servers() {
   mkdir -p "$CACHE"
   build kafka "fetching Kafka $KAFKA_VERSION with Maven" &
   build etcd "building etcd $ETCD_VERSION with Go (about a minute)" &
+  ! is_breakable || build toxiproxy "building toxiproxy $TOXIPROXY_VERSION with Go (half a minute)" &
   wait_for_all || exit 1
 }
 
-servers_are_installed() { postgres_is_installed && has curl >/dev/null && kafka_is_installed && etcd_is_installed; }
+servers_are_installed() {
+  postgres_is_installed && has curl >/dev/null && kafka_is_installed && etcd_is_installed &&
+    { ! is_breakable || toxiproxy_is_installed; }
+}
 
 build() { # SERVICE TEXT
   local began log=$CACHE/$1.log

@@ -100,6 +100,7 @@ postgres_prepare() {
   local socket
   postgres_place
   [[ -d $STACK/postgres/data ]] || postgres_create
+  ! is_breakable || disk_mount
   postgres_unlock
   socket=$(postgres_socket_folder)
   [[ -d $socket ]] || make_outside "$socket"

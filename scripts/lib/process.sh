@@ -25,14 +25,20 @@ spawn() {
     done
     ulimit -S -n 65536 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"
     exec env --default-signal "$@"' "$(pid_file "$service")" "$@" </dev/null >"$log" 2>&1
-  wait_until 5 test -s "$(pid_file "$service")"
+  wait_until 30 test -s "$(pid_file "$service")" # long before, but on a machine that is full
 }
 
 # is_process PID ARGUMENT: is there such a process, started with exactly this argument?
 # (Pids are used again; an argument that names our own data folder is not.)
 is_process() {
-  local arguments argument
-  { mapfile -d '' -t arguments <"/proc/$1/cmdline"; } 2>/dev/null || return 1
+  local arguments=() argument tries
+  for ((tries = 0; tries < 50; tries++)); do
+    { mapfile -d '' -t arguments <"/proc/$1/cmdline"; } 2>/dev/null || return 1
+    # In the middle of an exec a process has no arguments for a moment. Zombies and kernel threads never have
+    # any, and no program either.
+    ((${#arguments[@]} == 0)) && [[ -e /proc/$1/exe ]] || break
+    sleep 0.02
+  done
   for argument in "${arguments[@]}"; do
     [[ $argument != "$2" ]] || return 0
   done

@@ -40,7 +40,7 @@ impl Context {
                     RecordTime::LogAppendTime(millis) if millis >= 0 => Timestamp::from_millis(millis),
                     _ => (self.hooks.now)(),
                 };
-                Fate::Acknowledged(Receipt { partition: message.partition(), offset: message.offset(), published_at })
+                Fate::of_success(Receipt { partition: message.partition(), offset: message.offset(), published_at })
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);

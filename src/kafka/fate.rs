@@ -80,6 +80,14 @@ impl Fate {
         }
     }
 
+    /// Of a record that librdkafka calls delivered.
+    ///
+    /// Without an offset it is not: the broker has answered that it knows the sequence number already, and librdkafka takes that for a success. In a topic
+    /// that was deleted and made again the number is known from other records, and this one is not there (seen: two of 5,000, lost).
+    pub(super) fn of_success(receipt: Receipt) -> Self {
+        if receipt.offset >= 0 { Self::Acknowledged(receipt) } else { Self::Unknown(Reason(Code::DuplicateSequenceNumber)) }
+    }
+
     /// Of a record that a producer of `mode` had taken in, and that failed with `code` on `partition` (negative: it had none yet).
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
@@ -174,6 +182,14 @@ mod tests {
 
     fn fate(code: Code) -> Fate {
         Fate::of_report(code, Mode::Together, 0)
+    }
+
+    #[test]
+    fn a_success_without_an_offset_is_none() {
+        let receipt = |offset| Receipt { partition: 0, offset, published_at: crate::domain::Timestamp::from_millis(1) };
+        assert_eq!(Fate::of_success(receipt(0)), Fate::Acknowledged(receipt(0)));
+        // RD_KAFKA_OFFSET_INVALID
+        assert_eq!(Fate::of_success(receipt(-1001)), Fate::Unknown(Reason(Code::DuplicateSequenceNumber)));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Cancels commit in groups by natural batching, like submits.
 
-use std::sync::Arc;
-
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -73,9 +71,12 @@ impl Lane {
                 return Ok(());
             }
             let ids: Vec<TaskId> = requests.iter().map(|request| request.id).collect();
-            let outcome = self.cancel(&ids).await;
-            for (index, request) in requests.drain(..).enumerate() {
-                let answer = outcome.as_ref().map(|cancelled| cancelled[index]).map_err(trouble_of);
+            let (cancelled, outcome) = self.cancel(&ids).await;
+            for (request, is_cancelled) in requests.drain(..).zip(cancelled) {
+                let answer = match &outcome {
+                    Err(error) if !is_cancelled => Err(trouble_of(error)),
+                    _ => Ok(is_cancelled),
+                };
                 if request.answer.send(answer).is_err() {
                     tracing::debug!("the canceller did not wait for its answer");
                 }
@@ -83,26 +84,27 @@ impl Lane {
         }
     }
 
-    async fn cancel(&mut self, ids: &[TaskId]) -> Result<Vec<bool>, Arc<Error>> {
+    /// Whether each is cancelled for certain, also when not all of it was done.
+    async fn cancel(&mut self, ids: &[TaskId]) -> (Vec<bool>, Result<(), Error>) {
+        let mut cancelled = vec![false; ids.len()];
         let mut tries = 1;
         loop {
-            match self.cancels.cancel_group(ids).await {
-                Ok(cancelled) => {
-                    let count = cancelled.iter().filter(|is_cancelled| **is_cancelled).count();
-                    self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-                    return Ok(cancelled);
-                }
+            let (now, outcome) = self.cancels.cancel_group(ids).await;
+            self.metrics.cancelled.inc_by(u64::try_from(now.iter().filter(|now| **now).count()).unwrap_or(u64::MAX));
+            // A repetition finds nothing any more of what was cancelled before it.
+            cancelled.iter_mut().zip(now).for_each(|(cancelled, now)| *cancelled |= now);
+            match outcome {
                 Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
                     tracing::debug!(error = chain(&error), tries, "cancelling a group again");
                     tries += 1;
                 }
-                Err(error) => return Err(Arc::new(error)),
+                outcome => return (cancelled, outcome),
             }
         }
     }
 }
 
-fn trouble_of(error: &Arc<Error>) -> Trouble {
-    let reason = chain(error.as_ref());
+fn trouble_of(error: &Error) -> Trouble {
+    let reason = chain(error);
     if error.is_unknown() { Trouble::Unknown { reason } } else { Trouble::Unavailable { reason } }
 }

@@ -190,7 +190,11 @@ impl Desk {
         }
         for look in 0..LOOKS_MAX {
             let is_cancelled = self.canceller.cancel(id).await?;
-            let task = self.look_up(id).await?;
+            let task = match self.look_up(id).await {
+                // It took effect: that there is nothing to show of it now must not sound as if nothing had been done.
+                Err(_) if is_cancelled => return Ok(Cancelled { verdict: Verdict::Cancelled, task: None }),
+                looked_up => looked_up?,
+            };
             let Some(task) = task else {
                 return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
             };

@@ -50,17 +50,23 @@ impl Canceller {
     /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
     /// the execlog. True: no record of it exists or ever will. False: too late, cancelled before, or never there; a look-up tells.
     ///
-    /// After an error some may be cancelled all the same, [unknown](Error::is_unknown) or not: repeat the group, or look up.
-    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> Result<Vec<bool>, Error> {
+    /// A group is several statements, each of which commits: what those before an error have cancelled is cancelled, and said so beside the error. Of the
+    /// others nothing was done, unless the error is [unknown](Error::is_unknown).
+    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<bool>, Result<(), Error>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled: HashMap<TaskId, bool> = firsts.iter().map(|&first| (first, false)).collect();
+        let outcome = self.cancel_each(&mut cancelled).await;
+        (firsts.iter().map(|first| cancelled.get(first).copied().unwrap_or(false)).collect(), outcome)
+    }
+
+    async fn cancel_each(&mut self, cancelled: &mut HashMap<TaskId, bool>) -> Result<(), Error> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
         let mut wanted: Vec<Wanted> = cancelled.keys().map(|&first| Wanted { row: first, first }).collect();
         for _round in 0..ROUNDS_MAX {
             // The far table first: a task moves from there to a leaf, never back.
-            self.delete(&mut wanted, &mut cancelled, FAR).await?;
+            self.delete(&mut wanted, cancelled, FAR).await?;
             reach(Point::FarCancelled);
-            self.delete(&mut wanted, &mut cancelled, NEAR).await?;
+            self.delete(&mut wanted, cancelled, NEAR).await?;
             reach(Point::CancelCommitted);
             if wanted.is_empty() {
                 break;
@@ -70,7 +76,7 @@ impl Canceller {
             wanted = self.follow(&wanted).await?;
             wanted.retain(|wanted| rows.get(&wanted.first) != Some(&wanted.row));
         }
-        Ok(firsts.iter().map(|first| cancelled.get(first).copied().unwrap_or(false)).collect())
+        Ok(())
     }
 
     /// Deletes what it finds; what it does not find stays in `wanted`.

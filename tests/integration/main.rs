@@ -10,6 +10,7 @@
 )]
 
 #[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "shared with the fault runner, which breaks more")]
 mod support;
 
 mod bad_input;

@@ -424,7 +424,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     for group in all.chunks(100) {
         // Of each group every other one, in no order.
         let wanted: Vec<TaskId> = group.iter().rev().step_by(2).copied().collect();
-        cancelled += canceller.cancel_group(&wanted).await.unwrap().into_iter().filter(|is_cancelled| *is_cancelled).count();
+        cancelled += cancel(&mut canceller, &wanted).await.into_iter().filter(|is_cancelled| *is_cancelled).count();
     }
     let moved = moving.await.unwrap();
     assert_eq!(cancelled, 3000);
@@ -432,6 +432,30 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     assert_eq!(database.number("select count(*) from task").await, 3000);
     assert_eq!(database.number("select count(*) from task_far").await, 0);
     assert_eq!(database.number("select count(distinct id) from execlog where state = 'cancelled'").await, 3000);
+}
+
+async fn cancel(canceller: &mut Canceller, firsts: &[TaskId]) -> Vec<bool> {
+    let (cancelled, outcome) = canceller.cancel_group(firsts).await;
+    outcome.unwrap();
+    cancelled
+}
+
+#[tokio::test]
+async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
+    let (mut database, _rules) = Database::with_long_leaves().await;
+    let now = database.now().await;
+    let [near, far] = [1, 100_000].map(|ahead| task(now.plus(seconds(ahead))));
+    database.insert("task", near, b"x").await;
+    database.insert("task_far", far, b"x").await;
+    // The second statement does not get its lock; the first has committed.
+    let mut canceller = Canceller::new(&database.settings);
+    database.run("begin").await;
+    database.run("lock table task in access exclusive mode").await;
+    let (cancelled, outcome) = canceller.cancel_group(&[near, far]).await;
+    database.run("rollback").await;
+    assert!(outcome.is_err_and(|error| !error.is_unknown()), "nothing is unknown");
+    assert_eq!(cancelled, [false, true]);
+    assert_eq!(cancel(&mut canceller, &[near, far]).await, [true, false]);
 }
 
 #[tokio::test]
@@ -452,10 +476,10 @@ async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() 
     }
     let mut canceller = Canceller::new(&database.settings);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
-    let verdicts = canceller.cancel_group(&wanted).await.unwrap();
+    let verdicts = cancel(&mut canceller, &wanted).await;
     // The row of a follow-up is nobody's id.
     assert_eq!(verdicts, [false, false, true, false, false, true, true, true, true]);
-    assert_eq!(canceller.cancel_group(&wanted).await.unwrap(), [false; 9]);
+    assert_eq!(cancel(&mut canceller, &wanted).await, [false; 9]);
     assert_eq!(database.number("select count(*) from execlog_cancelled").await, 4);
     assert_eq!(database.number("select count(*) from task_follow").await, 1);
     assert_eq!(database.state(near).await, Some((TaskState::Cancelled, 1)));

@@ -32,13 +32,18 @@ pub struct Task {
     pub shown: Value,
 }
 
+/// An HTTP client whose requests end after `deadline`.
+pub fn client(deadline: Duration) -> reqwest::Client {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        rustls::crypto::ring::default_provider().install_default().expect("nobody else has installed a provider");
+    });
+    reqwest::Client::builder().timeout(deadline).build().unwrap()
+}
+
 impl Api {
     pub fn new(base: String) -> Self {
-        static PROVIDER: Once = Once::new();
-        PROVIDER.call_once(|| {
-            rustls::crypto::ring::default_provider().install_default().expect("nobody else has installed a provider");
-        });
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let http = client(Duration::from_secs(30));
         Self { base, http }
     }
 

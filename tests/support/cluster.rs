@@ -197,10 +197,7 @@ impl Cluster {
 
     /// Replaces a topic's settings.
     pub async fn alter_topic(&self, topic: &str, settings: &[(&str, &str)]) {
-        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("message.timestamp.type", "LogAppendTime");
-        let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
-        let answers = self.admin.alter_configs([&change], &AdminOptions::new()).await.unwrap();
-        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        self.try_alter_topic(topic, settings).await.unwrap();
         // The broker takes settings up a moment after it has said yes.
         eventually(&format!("topic {topic} has its new settings"), SERVER_DEADLINE, async || {
             let resource = ResourceSpecifier::Topic(topic);
@@ -211,9 +208,22 @@ impl Cluster {
         .await;
     }
 
+    /// Replaces a topic's settings, if Kafka is there to do it; it takes them up a moment later.
+    pub async fn try_alter_topic(&self, topic: &str, settings: &[(&str, &str)]) -> Result<(), String> {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("message.timestamp.type", "LogAppendTime");
+        let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
+        let answers = self.admin.alter_configs([&change], &admin_options()).await.map_err(|error| error.to_string())?;
+        if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
+    }
+
     pub async fn delete_topic(&self, topic: &str) {
-        let answers = self.admin.delete_topics(&[topic], &AdminOptions::new()).await.unwrap();
-        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        self.try_delete_topic(topic).await.unwrap();
+    }
+
+    /// Deletes a topic, if Kafka is there to do it.
+    pub async fn try_delete_topic(&self, topic: &str) -> Result<(), String> {
+        let answers = self.admin.delete_topics(&[topic], &admin_options()).await.map_err(|error| error.to_string())?;
+        if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
     }
 
     pub fn consumer(&self, topic: &str) -> Consumer {
@@ -273,6 +283,10 @@ impl Cluster {
         orphans.dedup();
         orphans
     }
+}
+
+fn admin_options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(SERVER_DEADLINE))
 }
 
 impl std::fmt::Debug for Cluster {

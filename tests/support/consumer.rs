@@ -79,6 +79,7 @@ impl Consumer {
             .set("bootstrap.servers", kafka)
             .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
             .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest")
             .set("fetch.wait.max.ms", "20")
             .set("fetch.message.max.bytes", "4194304")
             .set("reconnect.backoff.max.ms", "500")
@@ -100,6 +101,11 @@ impl Consumer {
     /// What has arrived so far, in the order of arrival.
     pub fn records(&self) -> Vec<Record> {
         self.seen.lock().unwrap().clone()
+    }
+
+    /// Looks at what has arrived so far.
+    pub fn look<T>(&self, view: impl FnOnce(&[Record]) -> T) -> T {
+        view(&self.seen.lock().unwrap())
     }
 
     /// Waits until what has arrived fulfils `holds`, and returns it.

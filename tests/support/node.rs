@@ -149,14 +149,16 @@ impl Node {
         assert!(status.success(), "kill -s {signal} {pid} ({})", self.name);
     }
 
-    fn address(&self) -> Option<String> {
+    /// Where it listens, once it has said so.
+    pub fn address(&self) -> Option<String> {
         self.log().lines().find_map(|line| {
             let line: Value = serde_json::from_str(line).ok()?;
             (line["message"] == "listening").then(|| line["address"].as_str().map(str::to_owned))?
         })
     }
 
-    fn log_tail(&self) -> String {
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")

@@ -41,20 +41,52 @@ fn setting(first: &str, second: &str) -> String {
 pub struct OwnStack {
     name: String,
     pub stack: Stack,
+    /// Of a breakable one.
+    pub extras: Option<Extras>,
+}
+
+/// What a breakable stack has besides.
+#[derive(Clone, Debug)]
+pub struct Extras {
+    /// Where toxiproxy's API is.
+    pub toxiproxy: String,
+    /// The folder of Postgres's small disk.
+    pub disk: String,
 }
 
 impl OwnStack {
     pub async fn start(name: &str) -> Self {
+        Self::up(name, &[]).await
+    }
+
+    /// With ways to its servers that can be cut, and a disk that can be full.
+    pub async fn start_breakable(name: &str) -> Self {
+        Self::up(name, &["--breakable"]).await
+    }
+
+    async fn up(name: &str, options: &[&str]) -> Self {
         let name = format!("test-{name}-{}", std::process::id());
-        run(&["up", "--name", &name]).await;
+        run(&[&["up", "--name", &name], options].concat()).await;
         let settings = run(&["env", "--name", &name]).await;
-        let value = |key: &str| {
+        let find = |key: &str| {
             let line = settings.lines().find_map(|line| line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}")).trim_matches('\'').to_owned()
+            line.map(|value| value.trim_matches('\'').to_owned())
         };
+        let value = |key: &str| find(key).unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}"));
         let stack =
             Stack { database_url: value("PUNCTUAL_DATABASE_URL"), kafka: value("PUNCTUAL_KAFKA"), etcd: value("PUNCTUAL_ETCD") };
-        Self { name, stack }
+        let extras = find("PUNCTUAL_TEST_TOXIPROXY").map(|toxiproxy| Extras { toxiproxy, disk: value("PUNCTUAL_TEST_DISK") });
+        Self { name, stack, extras }
+    }
+
+    /// The folder of the servers' logs.
+    pub fn logs(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
+    }
+
+    /// Takes all room on Postgres's disk away, or gives it back.
+    pub async fn disk(&self, fullness: &str) {
+        run(&["disk", fullness, "--name", &self.name]).await;
     }
 
     /// Stops `postgres`, `kafka` or `etcd` in good order; returns when it is gone.

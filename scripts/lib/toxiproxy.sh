@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# Toxiproxy: between each of three nodes and each server a way of its own, which can be cut, slowed down
+# and made half-open over its API. Only in a breakable stack. Built from the Go module proxy.
+#
+# Its ports: the API's, then for node 1, 2 and 3 the ways to postgres, etcd and kafka. Kafka tells its
+# clients where to go on, so it has a listener for each node that advertises that node's way.
+
+TOXIPROXY_VERSION=2.12.0
+PROXIED_NODES=(1 2 3)
+PROXIED_SERVICES=(postgres etcd kafka)
+
+toxiproxy_folder() { printf '%s' "$CACHE/toxiproxy-$TOXIPROXY_VERSION"; }
+toxiproxy_binary() { printf '%s' "$(toxiproxy_folder)/server"; }
+toxiproxy_is_installed() { [[ -x $(toxiproxy_binary) ]]; }
+
+toxiproxy_install() {
+  local new=$CACHE/toxiproxy.new
+  rm -rf "$new" && mkdir -p "$new"
+  GOBIN=$new GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=0 \
+    go install -trimpath "github.com/Shopify/toxiproxy/v2/cmd/server@v$TOXIPROXY_VERSION"
+  mv -T "$new" "$(toxiproxy_folder)"
+}
+
+toxiproxy_mark() { printf '%s' "-config=$STACK/toxiproxy.json"; }
+toxiproxy_leftovers() { return 1; }
+toxiproxy_prepare() { toxiproxy_ways >"$STACK/toxiproxy.json"; }
+
+# The port of node N's way to the service with this index.
+way_port() { port_of toxiproxy $(((($1 - 1) * ${#PROXIED_SERVICES[@]}) + $2 + 1)); }
+
+# Where the service listens for what comes through a node's way.
+way_end() { # SERVICE NODE
+  if [[ $1 == kafka ]]; then port_of kafka $(($2 + 1)); else port_of "$1"; fi
+}
+
+toxiproxy_ways() {
+  local node index service comma=''
+  say '['
+  for node in "${PROXIED_NODES[@]}"; do
+    for index in "${!PROXIED_SERVICES[@]}"; do
+      service=${PROXIED_SERVICES[index]}
+      say "$comma{\"name\":\"$service-$node\",\"enabled\":true,\"listen\":\"127.0.0.1:$(way_port "$node" "$index")\",\"upstream\":\"127.0.0.1:$(way_end "$service" "$node")\"}"
+      comma=,
+    done
+  done
+  say ']'
+}
+
+toxiproxy_spawn() {
+  LOG_LEVEL=warn spawn toxiproxy "$(toxiproxy_binary)" -host=127.0.0.1 "-port=$(port_of toxiproxy)" "$(toxiproxy_mark)"
+}
+
+toxiproxy_ready() { [[ $(curl -s --noproxy '*' --max-time 2 "http://$(address_of toxiproxy)/proxies") == *'"kafka-3"'* ]]; }
+
+toxiproxy_stop() { signal toxiproxy TERM 20; }
+toxiproxy_kill() { signal toxiproxy KILL 20; }
+toxiproxy_purge() { :; }
+
+# --- what of it stands in Kafka's settings ------------------------------------------------------
+
+# kafka_ways PORT-FUNCTION: ",NODE1://127.0.0.1:PORT,.." for each node of a breakable stack.
+kafka_ways() {
+  local node
+  is_breakable || return 0
+  for node in "${PROXIED_NODES[@]}"; do printf ',NODE%s://127.0.0.1:%s' "$node" "$("$1" "$node")"; done
+}
+kafka_listener_of() { way_end kafka "$1"; }
+kafka_way_of() { way_port "$1" 2; }
+kafka_way_protocols() {
+  local node
+  is_breakable || return 0
+  for node in "${PROXIED_NODES[@]}"; do printf ',NODE%s:PLAINTEXT' "$node"; done
+}

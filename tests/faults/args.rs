@@ -1,0 +1,96 @@
+//! What is asked for on the command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::plan::Plan;
+
+/// A round is at most this long: an hour is five seeds.
+const ROUND_MAX_SECONDS: u64 = 720;
+
+/// Breaks a cluster of three nodes and its servers, under traffic, and holds every record against the promises.
+///
+/// docs/faults.md says what is done, what is checked, and how to replay a run. Exit code 0 when all promises were kept.
+#[derive(Parser, Debug)]
+#[command(name = "faults")]
+pub struct Args {
+    /// Seconds of traffic and faults in all; in rounds of at most twelve minutes.
+    #[arg(long, default_value_t = 120)]
+    pub seconds: u64,
+    /// The seed of the first round, the next ones count on from it; `fresh` draws one. Repeatable: then the seconds are for each.
+    #[arg(long)]
+    pub seed: Vec<String>,
+    /// A file with the operations of an earlier run, or a folder of them; instead of seeds, unless seeds are given as well.
+    #[arg(long)]
+    pub replay: Vec<PathBuf>,
+    /// A measured outage by its name, or `all`; instead of seeds.
+    #[arg(long)]
+    pub scenario: Vec<String>,
+    /// Tasks submitted per second.
+    #[arg(long, default_value_t = 250)]
+    pub rate: u32,
+    /// Where to write the summary of all rounds.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+/// A round to run.
+pub struct Order {
+    pub name: String,
+    pub plan: Plan,
+    /// Made from a seed: holds each kind of operation.
+    pub is_deck: bool,
+}
+
+impl Args {
+    /// All rounds; the program ends here when they cannot be.
+    pub fn orders(&self) -> Result<Vec<Order>, String> {
+        super::scenarios::check_names(&self.scenario)?;
+        let mut orders = Vec::new();
+        for path in &self.replay {
+            for file in files(path)? {
+                let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+                let plan = text.parse().map_err(|error| format!("{}: {error}", file.display()))?;
+                let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                orders.push(Order { name, plan, is_deck: false });
+            }
+        }
+        let seeds = self.seed.iter().map(|seed| seed_of(seed)).collect::<Result<Vec<_>, _>>()?;
+        match seeds.as_slice() {
+            [] if !self.replay.is_empty() || !self.scenario.is_empty() => {}
+            [] => orders.extend(self.rounds(rand::random_range(1..1_000_000))),
+            [seed] => orders.extend(self.rounds(*seed)),
+            seeds => orders.extend(seeds.iter().map(|seed| order(*seed, self.seconds))),
+        }
+        Ok(orders)
+    }
+
+    fn rounds(&self, first: u64) -> Vec<Order> {
+        let count = self.seconds.div_ceil(ROUND_MAX_SECONDS).max(1);
+        (0..count).map(|index| order(first + index, self.seconds / count)).collect()
+    }
+}
+
+fn order(seed: u64, seconds: u64) -> Order {
+    Order { name: format!("seed-{seed}"), plan: Plan::new(seed, seconds), is_deck: true }
+}
+
+fn seed_of(text: &str) -> Result<u64, String> {
+    if text == "fresh" {
+        return Ok(rand::random_range(1..1_000_000));
+    }
+    text.parse().map_err(|_wrong| format!("a seed is a number or `fresh`, not `{text}`"))
+}
+
+/// The plans in a folder, by their names; or the one file.
+fn files(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Ok(vec![path.clone()]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "ops"));
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,53 @@
+//! Rule 7: a record may stand twice in its topic only where an acknowledgement was lost or a node seemed dead. So each duplicate is laid to an operation that
+//! can do that and went on at the time; one that none explains is a fault of the program.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use super::history::{Arrival, History, Span};
+use super::oracle::{Rule, Violation};
+use super::plan::Kind;
+
+/// What an operation has begun comes to an end a little after it: connections are made anew, answers that were held back arrive.
+const AFTERMATH_MS: i64 = 2000;
+/// A broker that has just started is slow: what it gets then may be answered after the publish deadline of the nodes (8 s).
+const KAFKA_AFTERMATH_MS: i64 = 10_000;
+
+/// Records beyond the first of each task, by the kind of operation that explains them; and those that none does.
+pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
+    let mut by_task: HashMap<(Uuid, usize), Vec<&Arrival>> = HashMap::new();
+    for record in &history.records {
+        by_task.entry((record.id, record.topic)).or_default().push(record);
+    }
+    let (mut explained, mut unexplained) = (BTreeMap::new(), Vec::new());
+    for ((id, _), mut records) in by_task.into_iter().filter(|(_, records)| records.len() > 1) {
+        records.sort_by_key(|record| record.at);
+        for pair in records.windows(2) {
+            match cause(history, pair[0], pair[1].at) {
+                Some(span) => *explained.entry(span.operation.kind).or_default() += 1,
+                None => {
+                    let what = format!("appended at {} and again at {}, and nothing explains it", pair[0].at, pair[1].at);
+                    unexplained.push(Violation { rule: Rule::Unattributed, task: Some(id), what });
+                }
+            }
+        }
+    }
+    (explained, unexplained)
+}
+
+/// The operation that explains why `record` was published again by `until`: of those that can, the one that began last.
+pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&'a Span> {
+    let topic = history.topics.get(record.topic);
+    let explains = |span: &&Span| {
+        let is_of_topic = match span.operation.kind {
+            Kind::TopicDeleted => topic.is_some_and(|topic| !topic.absences.is_empty()),
+            Kind::TopicUnavailable => record.topic == super::history::UNAVAILABLE,
+            _ => true,
+        };
+        let aftermath = if span.operation.kind.stops_records() { KAFKA_AFTERMATH_MS } else { AFTERMATH_MS };
+        let goes_on = span.begin <= until && record.at <= span.end + aftermath;
+        span.operation.kind.may_duplicate() && is_of_topic && goes_on
+    };
+    history.spans.iter().filter(explains).max_by_key(|span| span.begin)
+}

@@ -1,0 +1,309 @@
+//! What is broken: a cluster of three nodes, each with ways of its own to the servers of a breakable stack, and the consumers of its topics.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::history::{Arrival, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
+use super::nodes::{Settings, Slot};
+use super::plan::{CLOCK_NODE, NODES, Server};
+use super::ways::Ways;
+use crate::support::api::client;
+use crate::support::cluster::PARTITIONS;
+use crate::support::ledger::SERIAL_HEADER;
+use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually};
+
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+const HTTP_DEADLINE: Duration = Duration::from_secs(10);
+const TABLESPACE: &str = "small_disk";
+
+/// How a cluster is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub name: String,
+    /// Arguments of `serve` besides where the servers are.
+    pub arguments: Vec<String>,
+    pub wishes: Wishes,
+    pub tasks_per_second: u32,
+    /// The plan was made to hold each kind of operation.
+    pub is_deck: bool,
+}
+
+/// A cluster under test.
+pub struct Field {
+    pub own: Arc<OwnStack>,
+    pub cluster: Cluster,
+    pub ways: Ways,
+    pub slots: Vec<Arc<Slot>>,
+    pub http: reqwest::Client,
+    /// Logs, and what is found in the end.
+    pub folder: PathBuf,
+    clock_file: PathBuf,
+    topics: Mutex<Vec<Topic>>,
+    readers: Mutex<Vec<Reader>>,
+    pub unable: Mutex<Vec<(String, i64)>>,
+}
+
+/// Who reads a topic, until it is deleted.
+struct Reader {
+    topic: usize,
+    incarnation: usize,
+    state: Reading,
+}
+
+enum Reading {
+    On(Consumer),
+    Ended(Vec<Record>),
+}
+
+impl Setup {
+    /// Leaves and horizon are short, so that leaves come and go and tasks come out of the far table within a run. Nothing waits for minutes.
+    pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
+        let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
+        let arguments = ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
+        Self { name: name.to_owned(), arguments: arguments.map(str::to_owned).to_vec(), wishes, tasks_per_second, is_deck }
+    }
+
+    /// What is measured is measured with the settings that a node has by default.
+    pub fn of_measurement(name: &str, tasks_per_second: u32) -> Self {
+        let wishes = Wishes { shards: 64, ..Wishes::default() };
+        Self { name: name.to_owned(), arguments: Vec::new(), wishes, tasks_per_second, is_deck: false }
+    }
+}
+
+impl Field {
+    /// A new cluster on a stack, all of it ready.
+    pub async fn prepare(own: Arc<OwnStack>, setup: &Setup, folder: PathBuf) -> Self {
+        let extras = own.extras.clone().expect("the stack is breakable");
+        let ways = Ways::new(&extras.toxiproxy).await;
+        ways.mend_all().await;
+        let cluster = Cluster::unmigrated(&own.stack, &setup.name, setup.wishes).await;
+        put_on_small_disk(&own, &cluster.database.name, &extras.disk).await;
+        cluster.migrate().await;
+        let clock_file = folder.join("clock");
+        let mut field = Self {
+            own,
+            cluster,
+            ways,
+            slots: Vec::new(),
+            http: client(HTTP_DEADLINE),
+            folder,
+            clock_file,
+            topics: Mutex::default(),
+            readers: Mutex::default(),
+            unable: Mutex::default(),
+        };
+        field.step_clock(0);
+        field.make_topics().await;
+        field.slots = (1..=NODES).map(|number| Slot::start(field.settings(number, &setup.arguments))).collect();
+        for slot in &field.slots {
+            slot.wait_ready(&field.http, READY_DEADLINE).await;
+        }
+        field
+    }
+
+    fn settings(&self, number: u8, more: &[String]) -> Settings {
+        let url = self.ways.database_url(number, &self.cluster.database.name);
+        let kafka = self.ways.address(Server::Kafka, number).to_owned();
+        let etcd = format!("http://{}", self.ways.address(Server::Etcd, number));
+        let own = ["--database-url", &url, "--kafka", &kafka, "--etcd", &etcd, "--cluster", &self.cluster.name];
+        let arguments = own.into_iter().map(str::to_owned).chain(more.iter().cloned()).collect();
+        let variables = if number == CLOCK_NODE { self.clock_variables() } else { Vec::new() };
+        Settings { number, arguments, variables, logs: self.folder.clone() }
+    }
+
+    /// Of the node whose wall clock can be stepped: the library stands between it and the clock. Its monotonic clock is the machine's.
+    fn clock_variables(&self) -> Vec<(String, String)> {
+        let file = self.clock_file.to_string_lossy().into_owned();
+        [
+            ("LD_PRELOAD", faketime_library()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_TIMESTAMP_FILE", file),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+
+    /// Puts the wall clock of one node this far ahead of the machine's.
+    pub fn step_clock(&self, millis: i64) {
+        let new = self.clock_file.with_extension("new");
+        std::fs::write(
+            &new,
+            format!("{}{}.{:03}\n", if millis < 0 { '-' } else { '+' }, millis.abs() / 1000, millis.abs() % 1000),
+        )
+        .expect("write the clock's file");
+        std::fs::rename(&new, &self.clock_file).expect("put the clock's file in its place");
+    }
+
+    // --- topics and their readers ---
+
+    async fn make_topics(&self) {
+        for (index, suffix) in [(STEADY, "steady"), (UNAVAILABLE, "unavailable"), (DELETED, "deleted"), (LIMITED, "limited")] {
+            let name = self.cluster.topic(suffix).await;
+            self.topics.lock().unwrap().push(Topic { name, ..Topic::default() });
+            self.read(index, 0);
+        }
+    }
+
+    fn read(&self, topic: usize, incarnation: usize) {
+        let consumer = Consumer::start(&self.own.stack.kafka, &self.topic_name(topic), PARTITIONS);
+        self.readers.lock().unwrap().push(Reader { topic, incarnation, state: Reading::On(consumer) });
+    }
+
+    pub fn topic_name(&self, topic: usize) -> String {
+        self.topics.lock().unwrap()[topic].name.clone()
+    }
+
+    pub fn topics(&self) -> Vec<Topic> {
+        self.topics.lock().unwrap().clone()
+    }
+
+    pub fn note(&self, topic: usize, note: impl FnOnce(&mut Topic)) {
+        note(&mut self.topics.lock().unwrap()[topic]);
+    }
+
+    /// What was read of a topic that is deleted is kept; nothing more comes.
+    pub fn stop_reading(&self, topic: usize) {
+        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic) {
+            if let Reading::On(consumer) = &reader.state {
+                let records = consumer.records();
+                reader.state = Reading::Ended(records);
+            }
+        }
+    }
+
+    /// Reads all topics again from their beginnings, with consumers that know nothing: after a restart of Kafka librdkafka may have lost track of a partition's
+    /// leader for good (its issue 5430), as nodes find out as well.
+    pub fn read_all_again(&self) {
+        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| matches!(reader.state, Reading::On(_))) {
+            let topic = self.topic_name(reader.topic);
+            reader.state = Reading::On(Consumer::start(&self.own.stack.kafka, &topic, PARTITIONS));
+        }
+    }
+
+    /// Reads a topic that was made anew.
+    pub fn read_again(&self, topic: usize) {
+        let incarnation = self.readers.lock().unwrap().iter().filter(|reader| reader.topic == topic).count();
+        self.read(topic, incarnation);
+    }
+
+    /// Topic, partition and offset of all that has arrived.
+    pub fn positions(&self) -> std::collections::HashSet<(usize, i32, i64)> {
+        let readers = self.readers.lock().unwrap();
+        let positions = readers.iter().flat_map(|reader| {
+            let of = |records: &[Record]| records.iter().map(|record| (reader.topic, record.partition, record.offset)).collect();
+            let positions: Vec<_> = match &reader.state {
+                Reading::On(consumer) => consumer.look(of),
+                Reading::Ended(records) => of(records),
+            };
+            positions
+        });
+        positions.collect()
+    }
+
+    pub fn record_count(&self) -> usize {
+        let readers = self.readers.lock().unwrap();
+        let counts = readers.iter().map(|reader| match &reader.state {
+            Reading::On(consumer) => consumer.look(<[Record]>::len),
+            Reading::Ended(records) => records.len(),
+        });
+        counts.sum()
+    }
+
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        for reader in self.readers.lock().unwrap().iter() {
+            let records = match &reader.state {
+                Reading::On(consumer) => consumer.records(),
+                Reading::Ended(records) => records.clone(),
+            };
+            arrivals.extend(records.iter().map(|record| arrival(reader, record)));
+        }
+        arrivals
+    }
+
+    // --- what Postgres holds ---
+
+    /// Tasks due before `until` that wait, follow-ups of all times, and batches that are not settled.
+    pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
+        let query = "select
+              (select count(*) from (select id, first_id from task union all select id, first_id from task_far) waiting
+                where punctual_time(id) < to_timestamp($1 / 1000.0) or first_id is not null),
+              (select count(*) from execlog_batch where settled_at is null)";
+        sqlx::query_as(query).bind(until).fetch_one(&self.cluster.sql).await
+    }
+
+    pub async fn lines(&self) -> Vec<Line> {
+        let lines = self.cluster.execlog().await.into_iter();
+        lines
+            .map(|line| Line {
+                id: line.id,
+                topic: line.topic,
+                due_at: line.due_at,
+                state: line.state,
+                published_at: line.published_at,
+                position: line.partition.zip(line.offset),
+                lateness: line.lateness_ms,
+            })
+            .collect()
+    }
+
+    /// First ids and due times of what waits.
+    pub async fn pending(&self) -> Vec<(Uuid, i64)> {
+        let query = "select coalesce(first_id, id), round(extract(epoch from punctual_time(id)) * 1000)::bigint
+            from (select id, first_id from task union all select id, first_id from task_far) waiting";
+        sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read what waits")
+    }
+
+    /// Waits until all nodes are ready.
+    pub async fn wait_ready(&self) {
+        for slot in &self.slots {
+            slot.wait_ready(&self.http, READY_DEADLINE).await;
+        }
+    }
+}
+
+fn arrival(reader: &Reader, record: &Record) -> Arrival {
+    let number = |name: &str| record.header(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    Arrival {
+        id: record.task_id(),
+        topic: reader.topic,
+        incarnation: reader.incarnation,
+        partition: record.partition,
+        offset: record.offset,
+        at: record.timestamp,
+        key: record.key.clone(),
+        payload_hash: record.payload_hash,
+        serial: number(SERIAL_HEADER).and_then(|serial: i64| u64::try_from(serial).ok()),
+        due_header: number("punctual-due-at"),
+    }
+}
+
+/// Moves an empty database to the disk that can be full.
+async fn put_on_small_disk(own: &OwnStack, database: &str, disk: &str) {
+    let mut server = PgConnection::connect(&own.stack.database_url).await.expect("Postgres is up");
+    let is_there =
+        sqlx::query("select 1 from pg_tablespace where spcname = $1").bind(TABLESPACE).fetch_optional(&mut server).await;
+    if is_there.expect("ask for the tablespace").is_none_or(|row| row.is_empty()) {
+        let statement = format!("create tablespace {TABLESPACE} location '{disk}'");
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut server).await.expect("create the tablespace");
+    }
+    let statement = format!("alter database {database} set tablespace {TABLESPACE}");
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut server).await.expect("move the database to its small disk");
+}
+
+fn faketime_library() -> String {
+    let folders = std::fs::read_dir("/usr/lib").expect("read /usr/lib").filter_map(Result::ok);
+    let library = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.exists());
+    library.expect("libfaketime is installed (`scripts/stack prerequisites --test`)").to_string_lossy().into_owned()
+}
+
+/// Waits until Kafka has done what is asked, which it does not while it is away.
+pub async fn insist(what: &str, mut ask: impl AsyncFnMut() -> Result<(), String>) {
+    let deadline = Duration::from_secs(90);
+    eventually(what, deadline, async || ask().await.inspect_err(|error| eprintln!("{what}: {error}")).is_ok()).await;
+}

@@ -1,0 +1,103 @@
+//! The fault runner: three nodes on real servers, traffic, and a list of operations that break what can be broken, made from a seed; then an oracle holds
+//! every record, verdict and receipt against the promises. docs/faults.md has the oracle in prose, and how to run, replay and keep a run.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a program that tests: it ends where its own means fail, and reads this machine's clock itself"
+)]
+
+#[path = "../support/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "shared with the integration tests, which use all of it")]
+mod support;
+
+mod args;
+mod caller;
+mod duplicates;
+mod field;
+#[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
+mod history;
+mod names;
+mod nodes;
+mod oracle;
+mod perform;
+mod plan;
+mod report;
+mod round;
+mod scenarios;
+mod traffic;
+mod ways;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use serde_json::Value;
+
+use args::{Args, Order};
+use field::Setup;
+use plan::Plan;
+use round::Round;
+use support::OwnStack;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let orders = match args.orders() {
+        Ok(orders) => orders,
+        Err(error) => {
+            eprintln!("faults: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    tokio::select! {
+        // What was started is taken down on the way out.
+        _ = tokio::signal::ctrl_c() => ExitCode::from(130),
+        is_kept = run(&args, orders) => if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+    }
+}
+
+/// True when every round has kept all promises, and every measurement its figures.
+async fn run(args: &Args, orders: Vec<Order>) -> bool {
+    let own = Arc::new(OwnStack::start_breakable("faults").await);
+    println!("a stack of its own is up");
+    let mut summaries: Vec<Value> = Vec::new();
+    let mut is_kept = true;
+    for Order { name, plan, is_deck } in orders {
+        let setup = Setup::of_faults(&name, args.rate, is_deck);
+        is_kept &= judged(&own, &setup, plan, &mut summaries).await.judgement.violations.is_empty();
+    }
+    for scenario in scenarios::of_names(&args.scenario) {
+        let round =
+            judged(&own, &Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND), scenario.plan(), &mut summaries)
+                .await;
+        let figures = (scenario.measure)(&round.history);
+        figures.iter().for_each(|figure| println!("{}: {figure}", scenario.name));
+        is_kept &= round.judgement.violations.is_empty() && figures.iter().all(scenarios::Figure::is_met);
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, format!("{:#}\n", Value::Array(summaries))).expect("write the summary");
+    }
+    println!("{}", if is_kept { "all promises were kept" } else { "PROMISES BROKEN, see above" });
+    is_kept
+}
+
+/// Runs a plan and shows what it has come to; of broken promises, all that is known of them.
+async fn judged(own: &Arc<OwnStack>, setup: &Setup, plan: Plan, summaries: &mut Vec<Value>) -> Round {
+    println!("{}: {} operations in {} s, seed {}", setup.name, plan.operations.len(), plan.seconds, plan.seed);
+    let round = round::run(own, setup, plan).await;
+    report::write(&round, &round.folder);
+    summaries.push(report::summary(&round));
+    println!("{}: {:.1} s\n{}", setup.name, round.took.as_secs_f64(), report::table(&round));
+    if !round.judgement.violations.is_empty() {
+        report::keep_logs(&own.logs(), &round.folder);
+        println!("{}: PROMISES BROKEN\n{}", setup.name, report::evidence(&round.history, &round.judgement));
+        println!("{}: the logs of nodes and servers and the history are in {}", setup.name, round.folder.display());
+        println!("to replay it, put this into a file and say `make faults REPLAY=file`:\n{}", round.plan);
+    }
+    round
+}

@@ -1,0 +1,120 @@
+//! Rule 4, of names: the requests of one name come one after the other, so what each is answered follows from those before it, until one has no answer.
+
+use std::collections::{HashMap, HashSet};
+
+use uuid::Uuid;
+
+use super::history::{Cancel, History, Outcome, Submit, Target, Verdict};
+use super::oracle::{Rule, Violation};
+
+enum Request<'a> {
+    Submit(&'a Submit),
+    Cancel(&'a Cancel),
+}
+
+/// What is known of a name at some moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// A request without an answer may take effect at any later moment, so nothing is known from then on.
+    Nothing,
+    Free,
+    /// It stands for this task.
+    Task(Uuid),
+}
+
+/// Goes through the requests of each name. `state` says what became of a task.
+pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> Vec<Violation> {
+    let mut names: HashMap<(usize, &str), Vec<(i64, Request<'_>)>> = HashMap::new();
+    for submit in &history.submits {
+        if let Some(name) = &submit.name {
+            names.entry((submit.topic, name)).or_default().push((submit.sent_at, Request::Submit(submit)));
+        }
+    }
+    for cancel in &history.cancels {
+        if let Target::Name(topic, name) = &cancel.target {
+            names.entry((*topic, name)).or_default().push((cancel.sent_at, Request::Cancel(cancel)));
+        }
+    }
+    let mut arrived: HashMap<u64, HashSet<Uuid>> = HashMap::new();
+    for record in &history.records {
+        arrived.entry(record.serial.unwrap_or_default()).or_default().insert(record.id);
+    }
+    let mut violations = Vec::new();
+    for ((_, name), mut requests) in names {
+        requests.sort_by_key(|(sent_at, _)| *sent_at);
+        violations.extend(check_one_task(name, &requests, &arrived));
+        let mut known = Known::Free;
+        for (_, request) in requests {
+            let (after, wrong) = match request {
+                Request::Submit(submit) => after_submit(submit, known, &state),
+                Request::Cancel(cancel) => after_cancel(cancel, known),
+            };
+            let after = if known == Known::Nothing { known } else { after };
+            if let Some((task, what)) = wrong {
+                violations.push(Violation { rule: Rule::WrongVerdict, task: Some(task), what: format!("name {name}: {what}") });
+            }
+            known = after;
+        }
+    }
+    violations
+}
+
+/// A name that was only ever POSTed stands for one task, however many of its submits had no answer and were repeated.
+fn check_one_task(name: &str, requests: &[(i64, Request<'_>)], arrived: &HashMap<u64, HashSet<Uuid>>) -> Option<Violation> {
+    let mut tasks: HashSet<Uuid> = HashSet::new();
+    for (_, request) in requests {
+        let Request::Submit(submit) = request else { continue };
+        if submit.is_put {
+            return None;
+        }
+        match submit.outcome {
+            Outcome::Accepted { id, .. } | Outcome::Known { id } => _ = tasks.insert(id),
+            _ => tasks.extend(arrived.get(&submit.serial).into_iter().flatten()),
+        }
+    }
+    let what = format!("name {name} was only POSTed, and has {} tasks: {tasks:?}", tasks.len());
+    (tasks.len() > 1).then(|| Violation { rule: Rule::Stranger, task: tasks.iter().next().copied(), what })
+}
+
+type Wrong = Option<(Uuid, String)>;
+
+fn after_submit<'a>(submit: &Submit, known: Known, state: impl Fn(Uuid) -> Option<&'a str>) -> (Known, Wrong) {
+    match &submit.outcome {
+        Outcome::Accepted { id, has_replaced, .. } => {
+            let wrong = match known {
+                Known::Task(former) if !submit.is_put => Some(format!("a POST made a second task beside {former}")),
+                Known::Task(former) if *has_replaced && state(former) != Some("cancelled") => {
+                    Some(format!("told that it replaced {former}, which is {:?}", state(former)))
+                }
+                Known::Task(former) if !*has_replaced && state(former).is_none() => {
+                    Some(format!("told that it is new, but {former} has not ended"))
+                }
+                Known::Free if *has_replaced => Some("told that it replaced a task, and there was none".to_owned()),
+                _ => None,
+            };
+            (Known::Task(*id), wrong.map(|what| (*id, what)))
+        }
+        Outcome::Known { id } | Outcome::TooLate { id } => {
+            let wrong = match known {
+                Known::Task(former) if former != *id => Some(format!("stands for {former}, and {id} was shown")),
+                Known::Free => Some(format!("was free, and {id} was shown")),
+                _ => None,
+            };
+            (Known::Task(*id), wrong.map(|what| (*id, what)))
+        }
+        Outcome::Refused { .. } => (known, None),
+        Outcome::Unknown { .. } => (Known::Nothing, None),
+    }
+}
+
+fn after_cancel(cancel: &Cancel, known: Known) -> (Known, Wrong) {
+    match (&cancel.verdict, known) {
+        (Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. }, Known::Task(former)) if *id != former => {
+            (Known::Task(*id), Some((*id, format!("stands for {former}, and a cancel was about {id}"))))
+        }
+        (Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. }, _) => (Known::Task(*id), None),
+        (Verdict::NotFound, Known::Task(former)) => (known, Some((former, "told `not_found`, and the name is known".to_owned()))),
+        (Verdict::NotFound, Known::Nothing) => (Known::Nothing, None),
+        _ => (known, None),
+    }
+}

@@ -1,0 +1,134 @@
+//! The nodes, each with somebody who starts it again when it ends, as a service manager does.
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::support::{Node, eventually, now_ms, wait};
+
+const LOOK_EVERY_MS: i64 = 50;
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub number: u8,
+    pub arguments: Vec<String>,
+    pub variables: Vec<(String, String)>,
+    pub logs: PathBuf,
+}
+
+/// A place for a node: one process after the other.
+#[derive(Debug)]
+pub struct Slot {
+    settings: Settings,
+    life: Mutex<Life>,
+    /// Where the node's API is, while it is known.
+    address: RwLock<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    node: Option<Node>,
+    count: usize,
+    /// False between a kill and its restart.
+    is_wanted: bool,
+    /// The ends of nodes that nobody has killed.
+    ended_by_themselves: Vec<String>,
+}
+
+impl Slot {
+    /// Starts a node, and starts it again whenever it ends.
+    pub fn start(settings: Settings) -> Arc<Self> {
+        let life = Life { is_wanted: true, ..Life::default() };
+        let slot = Arc::new(Self { settings, life: Mutex::new(life), address: RwLock::default() });
+        let watched = Arc::downgrade(&slot);
+        tokio::spawn(async move {
+            while let Some(slot) = watched.upgrade() {
+                slot.look().await;
+                drop(slot);
+                wait::until(now_ms() + LOOK_EVERY_MS).await;
+            }
+        });
+        slot
+    }
+
+    async fn look(&self) {
+        let mut life = self.life.lock().await;
+        if !life.is_wanted {
+            return;
+        }
+        if let Some(node) = &mut life.node
+            && let Some(status) = node.has_ended()
+        {
+            let what = format!("{} ended by itself ({status}):\n{}", node.name, node.log_tail());
+            eprintln!("{what}");
+            life.ended_by_themselves.push(what);
+            life.node = None;
+            self.show(None);
+        }
+        if life.node.is_none() {
+            life.count += 1;
+            let Settings { number, arguments, variables, logs } = &self.settings;
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            life.node = Some(Node::spawn_with(&format!("node-{number}.{}", life.count), &arguments, &variables, logs));
+        }
+        if self.address().is_none() {
+            self.show(life.node.as_ref().and_then(Node::address));
+        }
+    }
+
+    fn show(&self, address: Option<String>) {
+        *self.address.write().unwrap() = address;
+    }
+
+    pub fn number(&self) -> u8 {
+        self.settings.number
+    }
+
+    /// Where its API is; `None` while it starts, or is dead.
+    pub fn address(&self) -> Option<String> {
+        self.address.read().unwrap().clone()
+    }
+
+    /// kill -9; it stays down.
+    pub async fn kill(&self) {
+        let mut life = self.life.lock().await;
+        life.is_wanted = false;
+        self.show(None);
+        if let Some(mut node) = life.node.take() {
+            node.kill().await;
+        }
+    }
+
+    pub async fn start_again(&self) {
+        self.life.lock().await.is_wanted = true;
+    }
+
+    pub async fn freeze(&self) {
+        if let Some(node) = &self.life.lock().await.node {
+            node.freeze();
+        }
+    }
+
+    pub async fn thaw(&self) {
+        if let Some(node) = &self.life.lock().await.node {
+            node.thaw();
+        }
+    }
+
+    pub async fn ended_by_themselves(&self) -> Vec<String> {
+        self.life.lock().await.ended_by_themselves.clone()
+    }
+
+    pub async fn is_ready(&self, http: &reqwest::Client) -> bool {
+        let Some(address) = self.address() else { return false };
+        http.get(format!("http://{address}/readyz")).send().await.is_ok_and(|answer| answer.status() == 200)
+    }
+
+    pub async fn wait_ready(&self, http: &reqwest::Client, deadline: Duration) {
+        eventually(&format!("node {} is ready", self.number()), deadline, async || self.is_ready(http).await).await;
+    }
+}

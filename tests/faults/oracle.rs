@@ -1,0 +1,472 @@
+//! The oracle: holds a history against the promises. docs/faults.md has its rules in prose, by the same numbers; each is tried in `tests/oracle.rs` on a history
+//! that breaks it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use uuid::Uuid;
+
+use super::duplicates;
+use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, Verdict};
+use super::names;
+use super::plan::Kind;
+
+/// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
+const UNREAD_MAX_MS: i64 = 15_000;
+/// Before and after what stops all records, so long is looked for them.
+const AROUND_MS: i64 = 15_000;
+/// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
+const SMALL_MAX: usize = 1000;
+
+/// Which promise is broken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    Lost,
+    EndedTwice,
+    Early,
+    Changed,
+    WrongVerdict,
+    WrongReceipt,
+    Stranger,
+    Unattributed,
+    WrongDeadLetter,
+    WrongAnswer,
+    BrokenNode,
+    Uncovered,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub rule: Rule,
+    pub task: Option<Uuid>,
+    pub what: String,
+}
+
+/// What the oracle has found.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    pub violations: Vec<Violation>,
+    pub counts: Counts,
+    /// Records more than one per task, by the kind of operation that explains them.
+    pub duplicates: BTreeMap<Kind, usize>,
+    /// Of each kind: how often it was done, and records that were appended meanwhile (of what stops all records: after it).
+    pub flows: BTreeMap<Kind, (usize, usize)>,
+    /// Append time minus due time of each task's first record, sorted.
+    pub lateness: Vec<i64>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    pub asked: usize,
+    pub accepted: usize,
+    pub replaced: usize,
+    pub refused: usize,
+    pub unknown: usize,
+    /// Of the unknown ones, those that turned out to be stored.
+    pub unknown_stored: usize,
+    pub cancels: usize,
+    pub cancelled: usize,
+    pub too_late: usize,
+    pub cancels_unknown: usize,
+    pub records: usize,
+    pub published: usize,
+    pub withdrawn: usize,
+    pub dead: usize,
+    pub pending: usize,
+    /// Published by their receipt, in a topic that was deleted before the consumer came to them.
+    pub by_receipt: usize,
+}
+
+/// All that there is of one task.
+#[derive(Default)]
+struct Traces<'a> {
+    submit: Option<&'a Submit>,
+    records: Vec<&'a Arrival>,
+    lines: Vec<&'a Line>,
+}
+
+struct Case<'a> {
+    history: &'a History,
+    tasks: HashMap<Uuid, Traces<'a>>,
+    /// Ids, and names by topic, that some request may have withdrawn.
+    withdrawn_ids: HashSet<Uuid>,
+    withdrawn_names: HashSet<(usize, &'a str)>,
+    found: Judgement,
+}
+
+/// Judges a run. `is_whole` asks for each kind of operation with records flowing.
+pub fn judge(history: &History, is_whole: bool) -> Judgement {
+    let mut case = Case::new(history);
+    case.count();
+    case.bind_strangers();
+    let ids: Vec<Uuid> = case.tasks.keys().copied().collect();
+    for id in ids {
+        case.check_task(id);
+    }
+    case.check_cancels();
+    case.found.violations.extend(names::check(history, |id| case.tasks.get(&id).and_then(|task| task.state())));
+    let (duplicates, unattributed) = duplicates::attribute(history);
+    case.found.duplicates = duplicates;
+    case.found.violations.extend(unattributed);
+    for oddity in &history.oddities {
+        case.add(Rule::WrongAnswer, None, oddity.clone());
+    }
+    case.check_flow(is_whole);
+    case.found.lateness.sort_unstable();
+    case.found
+}
+
+impl<'a> Traces<'a> {
+    /// The final state, if there is exactly one.
+    fn state(&self) -> Option<&'a str> {
+        let mut last = self.lines.iter().filter(|line| line.is_final());
+        last.next().filter(|_| last.next().is_none()).map(|line| line.state.as_str())
+    }
+
+    fn was_deferred(&self) -> bool {
+        self.lines.iter().any(|line| line.state == "deferred")
+    }
+}
+
+impl<'a> Case<'a> {
+    fn new(history: &'a History) -> Self {
+        let mut tasks: HashMap<Uuid, Traces<'a>> = HashMap::new();
+        let mut withdrawn_names = HashSet::new();
+        for submit in &history.submits {
+            if let Some(id) = submit.accepted() {
+                tasks.entry(id).or_default().submit = Some(submit);
+            }
+            let may_replace = matches!(submit.outcome, Outcome::Accepted { has_replaced: true, .. } | Outcome::Unknown { .. });
+            if let Some(name) = submit.name.as_deref().filter(|_| submit.is_put && may_replace) {
+                withdrawn_names.insert((submit.topic, name));
+            }
+        }
+        for record in &history.records {
+            tasks.entry(record.id).or_default().records.push(record);
+        }
+        for line in &history.lines {
+            tasks.entry(line.id).or_default().lines.push(line);
+        }
+        let mut withdrawn_ids = HashSet::new();
+        for cancel in
+            history.cancels.iter().filter(|cancel| matches!(cancel.verdict, Verdict::Cancelled { .. } | Verdict::Unknown { .. }))
+        {
+            match &cancel.target {
+                Target::Id(id) => _ = withdrawn_ids.insert(*id),
+                Target::Name(topic, name) => _ = withdrawn_names.insert((*topic, name)),
+            }
+        }
+        tasks.values_mut().for_each(|task| task.records.sort_by_key(|record| record.at));
+        Self { history, tasks, withdrawn_ids, withdrawn_names, found: Judgement::default() }
+    }
+
+    fn add(&mut self, rule: Rule, task: Option<Uuid>, what: String) {
+        self.found.violations.push(Violation { rule, task, what });
+    }
+
+    fn count(&mut self) {
+        let counts = &mut self.found.counts;
+        for submit in &self.history.submits {
+            counts.asked += 1;
+            match &submit.outcome {
+                Outcome::Accepted { has_replaced, .. } => {
+                    counts.accepted += 1;
+                    counts.replaced += usize::from(*has_replaced);
+                }
+                Outcome::Known { .. } => {}
+                Outcome::TooLate { .. } | Outcome::Refused { .. } => counts.refused += 1,
+                Outcome::Unknown { .. } => counts.unknown += 1,
+            }
+        }
+        for cancel in &self.history.cancels {
+            counts.cancels += 1;
+            match cancel.verdict {
+                Verdict::Cancelled { .. } => counts.cancelled += 1,
+                Verdict::TooLate { .. } => counts.too_late += 1,
+                Verdict::Unknown { .. } => counts.cancels_unknown += 1,
+                Verdict::NotFound | Verdict::Refused { .. } => {}
+            }
+        }
+        counts.records = self.history.records.len();
+    }
+
+    /// Rule 6: what nobody was told to be accepted is there only if its submit has no answer; and a submit is stored once.
+    fn bind_strangers(&mut self) {
+        let by_serial: HashMap<u64, &'a Submit> = self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
+        let mut owners: HashMap<u64, Uuid> =
+            self.tasks.iter().filter_map(|(id, task)| Some((task.submit?.serial, *id))).collect();
+        let unknown: Vec<&Submit> =
+            self.history.submits.iter().filter(|submit| matches!(submit.outcome, Outcome::Unknown { .. })).collect();
+        let strangers: Vec<Uuid> = self.tasks.iter().filter(|(_, task)| task.submit.is_none()).map(|(id, _)| *id).collect();
+        for id in strangers {
+            let task = &self.tasks[&id];
+            let serial = task.records.iter().find_map(|record| record.serial);
+            let Some(serial) = serial else {
+                let line = task.lines.first();
+                let topic = line.and_then(|line| self.topic_of(line));
+                let due_at = line.map_or(i64::MAX, |line| line.due_at);
+                if !unknown.iter().any(|submit| Some(submit.topic) == topic && submit.due_at <= due_at) {
+                    self.add(Rule::Stranger, Some(id), "nobody has asked for it".to_owned());
+                }
+                continue;
+            };
+            let submit = by_serial.get(&serial).copied();
+            match submit.map(|submit| &submit.outcome) {
+                Some(Outcome::Unknown { .. }) => self.found.counts.unknown_stored += 1,
+                Some(outcome) => {
+                    let what = format!("its submit (serial {serial}) was answered {outcome:?}, and yet it is there");
+                    self.add(Rule::Stranger, Some(id), what);
+                }
+                None => self.add(Rule::Stranger, Some(id), format!("there is no submit with serial {serial}")),
+            }
+            if let Some(other) = owners.insert(serial, id).filter(|other| *other != id) {
+                self.add(Rule::Stranger, Some(id), format!("its submit (serial {serial}) is stored twice, also as {other}"));
+            }
+            if let Some(task) = self.tasks.get_mut(&id) {
+                task.submit = submit;
+            }
+        }
+    }
+
+    fn topic_of(&self, line: &Line) -> Option<usize> {
+        self.history.topics.iter().position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
+    }
+
+    /// Rules 1 to 5, of one task.
+    fn check_task(&mut self, id: Uuid) {
+        let task = std::mem::take(self.tasks.get_mut(&id).expect("it is one of them"));
+        let finals: Vec<&Line> = task.lines.iter().copied().filter(|line| line.is_final()).collect();
+        let pending = self.history.pending.get(&id).copied();
+        match (finals.as_slice(), pending) {
+            ([], Some(due_at)) if due_at > self.history.ended_at && task.records.is_empty() => self.found.counts.pending += 1,
+            ([], _) => {
+                let states: Vec<&str> = task.lines.iter().map(|line| line.state.as_str()).collect();
+                let what =
+                    format!("no final line (lines: {states:?}, row that waits: {pending:?}, records: {})", task.records.len());
+                self.add(Rule::Lost, Some(id), what);
+            }
+            ([line], None) => self.check_end(id, &task, line),
+            (lines, _) => {
+                let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
+                self.add(Rule::EndedTwice, Some(id), format!("final lines: {states:?}, row that waits: {pending:?}"));
+            }
+        }
+        self.check_records(id, &task);
+        self.tasks.insert(id, task);
+    }
+
+    fn check_end(&mut self, id: Uuid, task: &Traces<'a>, line: &'a Line) {
+        if let Some(Outcome::Accepted { due_at, .. }) = task.submit.map(|submit| &submit.outcome)
+            && *due_at != line.due_at
+        {
+            self.add(Rule::Changed, Some(id), format!("accepted for {due_at}, due at {} by the execlog", line.due_at));
+        }
+        match line.state.as_str() {
+            "published" => {
+                self.found.counts.published += 1;
+                self.check_receipt(id, task, line);
+            }
+            "cancelled" => {
+                self.found.counts.withdrawn += 1;
+                self.check_withdrawn(id, task);
+            }
+            _dead => {
+                self.found.counts.dead += 1;
+                self.check_dead(id, task, line);
+            }
+        }
+    }
+
+    fn check_receipt(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
+        let Some((position, at)) = line.position.zip(line.published_at) else {
+            self.add(Rule::WrongReceipt, Some(id), "published, and has no receipt".to_owned());
+            return;
+        };
+        if position.1 < 0 {
+            let rule = if task.records.is_empty() { Rule::Lost } else { Rule::WrongReceipt };
+            self.add(rule, Some(id), format!("published by a receipt without an offset: {position:?} at {at}"));
+            return;
+        }
+        match task.records.iter().find(|record| (record.partition, record.offset) == position) {
+            Some(record) if record.at == at && line.lateness == Some(at - line.due_at) => {}
+            Some(record) => {
+                let what =
+                    format!("published at {at} by its receipt, {} late; appended at {}", line.lateness.unwrap_or(-1), record.at);
+                // What stands at this place of another incarnation of the topic is another record.
+                if !self.may_be_unread(line, at) {
+                    self.add(Rule::WrongReceipt, Some(id), what);
+                }
+            }
+            None if self.may_be_unread(line, at) => self.found.counts.by_receipt += 1,
+            None if task.records.is_empty() => {
+                self.add(Rule::Lost, Some(id), format!("published by its receipt ({position:?} at {at}), and not in its topic"));
+            }
+            None => self.add(Rule::WrongReceipt, Some(id), format!("not at {position:?}, where its receipt says")),
+        }
+    }
+
+    /// True when the topic was deleted so soon after `at` that the consumer may not have come to it.
+    fn may_be_unread(&self, line: &Line, at: i64) -> bool {
+        let topic = self.topic_of(line).map(|topic| &self.history.topics[topic]);
+        topic.is_some_and(|topic| topic.absences.iter().any(|(begin, end)| at <= *end && *begin - at < UNREAD_MAX_MS))
+    }
+
+    fn check_withdrawn(&mut self, id: Uuid, task: &Traces<'a>) {
+        if !task.records.is_empty() {
+            self.add(Rule::WrongVerdict, Some(id), "cancelled, and there is a record of it".to_owned());
+        }
+        let name = task.submit.and_then(|submit| Some((submit.topic, submit.name.as_deref()?)));
+        let is_wanted = self.withdrawn_ids.contains(&id) || name.is_some_and(|name| self.withdrawn_names.contains(&name));
+        // Of a submit without an answer, and without a record, the name is not known.
+        if !is_wanted && task.submit.is_some() {
+            self.add(Rule::WrongVerdict, Some(id), "cancelled, and nobody has asked for it".to_owned());
+        }
+    }
+
+    /// Rule 5: a task is given up on only for what was done to its topic.
+    fn check_dead(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
+        let Some(topic) = self.topic_of(line).map(|topic| &self.history.topics[topic]) else {
+            self.add(Rule::WrongDeadLetter, Some(id), format!("a dead letter of an unknown topic: {line:?}"));
+            return;
+        };
+        let is_large = task.submit.is_none_or(|submit| submit.size > SMALL_MAX);
+        let was_refused = is_large && !topic.limits.is_empty();
+        if topic.absences.is_empty() && !was_refused {
+            self.add(Rule::WrongDeadLetter, Some(id), format!("nothing was done to {} that would explain it", topic.name));
+        }
+        if let Some(record) = task.records.first()
+            && duplicates::cause(self.history, record, self.history.ended_at).is_none()
+        {
+            self.add(Rule::WrongDeadLetter, Some(id), "given up on, and in its topic, with no lost acknowledgement".to_owned());
+        }
+    }
+
+    /// Rules 2 and 3: nothing is early, nothing is changed.
+    fn check_records(&mut self, id: Uuid, task: &Traces<'a>) {
+        let due_at = match task.submit.map(|submit| (&submit.outcome, submit.due_at)) {
+            Some((Outcome::Accepted { due_at, .. }, _)) => Some(*due_at),
+            Some((_, asked)) => Some(asked),
+            None => None,
+        };
+        for record in &task.records {
+            let latest = [due_at, record.due_header].into_iter().flatten().max();
+            if let Some(due_at) = latest.filter(|due_at| record.at < *due_at) {
+                self.add(
+                    Rule::Early,
+                    Some(id),
+                    format!("due at {due_at}, appended at {}: {} ms early", record.at, due_at - record.at),
+                );
+            }
+            let Some(submit) = task.submit else { continue };
+            let is_same = record.payload_hash == Some(submit.payload_hash)
+                && record.key.as_deref() == submit.key.as_deref().map(str::as_bytes)
+                && record.topic == submit.topic
+                && record.serial == Some(submit.serial)
+                && (submit.accepted().is_none() || record.due_header == due_at);
+            if !is_same {
+                self.add(Rule::Changed, Some(id), format!("asked for {submit:?}, arrived as {record:?}"));
+            }
+        }
+        if let Some((record, due_at)) = task.records.first().zip(due_at) {
+            self.found.lateness.push(record.at - due_at);
+        }
+    }
+
+    /// Rule 4: a verdict is true.
+    fn check_cancels(&mut self) {
+        let history = self.history;
+        for cancel in &history.cancels {
+            self.check_cancel(cancel);
+        }
+    }
+
+    fn check_cancel(&mut self, cancel: &Cancel) {
+        let target = match cancel.target {
+            Target::Id(id) => Some(id),
+            Target::Name(..) => None,
+        };
+        let (id, wrong) = match &cancel.verdict {
+            Verdict::Cancelled { id } => {
+                let id = target.or(*id);
+                (
+                    id,
+                    self.state_of(id).filter(|state| *state != "cancelled").map(|state| format!("told `cancelled`, and {state}")),
+                )
+            }
+            Verdict::TooLate { id, receipt } => {
+                let id = target.or(*id);
+                let task = id.and_then(|id| self.tasks.get(&id));
+                // One that was deferred because it certainly never left may be withdrawn after all, by a later cancel.
+                let is_cancelled = task.is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
+                let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
+                (id, wrong.or_else(|| task.zip(*receipt).and_then(|(task, receipt)| self.check_told(task, receipt))))
+            }
+            // Cancels by name are held against the other requests of the name.
+            Verdict::NotFound => (target, target.map(|_| "told `not_found`, and it was accepted before".to_owned())),
+            Verdict::Refused { .. } | Verdict::Unknown { .. } => (None, None),
+        };
+        if let Some(wrong) = wrong {
+            let rule = if wrong.contains("receipt") { Rule::WrongReceipt } else { Rule::WrongVerdict };
+            self.add(rule, id, wrong);
+        }
+    }
+
+    /// A receipt that a cancel was told.
+    fn check_told(&self, task: &Traces<'a>, receipt: (i32, i64)) -> Option<String> {
+        let is_there = task.records.iter().any(|record| (record.partition, record.offset) == receipt);
+        let is_unread = task.lines.iter().any(|line| line.published_at.is_some_and(|at| self.may_be_unread(line, at)));
+        (!is_there && !is_unread).then(|| format!("told a receipt, {receipt:?}, where it is not"))
+    }
+
+    fn state_of(&self, id: Option<Uuid>) -> Option<&'a str> {
+        id.and_then(|id| self.tasks.get(&id)).and_then(Traces::state)
+    }
+
+    /// Rule 8: a fault proves something only while there is something to break.
+    fn check_flow(&mut self, is_whole: bool) {
+        let mut times: Vec<i64> = self.history.records.iter().map(|record| record.at).collect();
+        times.sort_unstable();
+        let between = |from: i64, to: i64| times.partition_point(|at| *at <= to) - times.partition_point(|at| *at < from);
+        for span in &self.history.spans {
+            let kind = span.operation.kind;
+            let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
+            let flow = if kind.stops_records() {
+                if between(begin - AROUND_MS, begin) == 0 { 0 } else { between(end, end + AROUND_MS) }
+            } else {
+                between(begin, end)
+            };
+            let entry = self.found.flows.entry(kind).or_default();
+            entry.0 += 1;
+            entry.1 += flow;
+        }
+        for kind in Kind::all().filter(|_| is_whole) {
+            match self.found.flows.get(&kind) {
+                None => self.add(Rule::Uncovered, None, format!("{} was not done", kind.name())),
+                Some((_, 0)) => self.add(Rule::Uncovered, None, format!("no records flowed at any {}", kind.name())),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Judgement {
+    pub fn count_of(&self, rule: Rule) -> usize {
+        self.violations.iter().filter(|violation| violation.rule == rule).count()
+    }
+
+    /// The lateness in milliseconds that this share of the tasks does not pass; 0 without records.
+    pub fn lateness_at(&self, quantile: f64) -> i64 {
+        let rank = (quantile * self.lateness.len() as f64).ceil() as usize;
+        self.lateness.get(rank.max(1) - 1).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: ", self.rule)?;
+        if let Some(task) = self.task {
+            write!(f, "task {task}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}

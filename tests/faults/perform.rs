@@ -1,0 +1,223 @@
+//! Carries out the operations of a plan at their times.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use etcd_client::{Client, DeleteOptions, GetOptions};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Mutex;
+
+use super::field::{Field, insist};
+use super::history::{DELETED, LIMITED, Span, UNAVAILABLE};
+use super::plan::{Kind, Operation, Plan, Resource};
+use crate::support::{eventually_some, now_ms, wait};
+
+/// Of the topic whose limit is lowered, in bytes.
+const LIMIT_LOW: &str = "2000";
+const LIMIT_HIGH: &str = "1048588";
+const RESTART_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Carries a plan out; returns when everything is undone again. What takes longer than it was planned to, on a machine that is slow, delays what comes after
+/// it: the plan keeps its shape. What needs the same does not overlap in any case.
+pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&Span)) -> Vec<Span> {
+    let locks: HashMap<Resource, Mutex<()>> =
+        plan.operations.iter().map(|operation| (operation.resource(), Mutex::default())).collect();
+    let carry_out = async |operation: Operation| {
+        let _alone = locks[&operation.resource()].lock().await;
+        let begin = now_ms();
+        carry_out(field, &operation).await;
+        let span = Span { operation, begin, end: now_ms() };
+        say(&span);
+        span
+    };
+    let planned = |millis: u64| started_at + i64::try_from(millis).unwrap();
+    let mut running = FuturesUnordered::new();
+    let (mut open, mut spans, mut delay) = (Vec::<Operation>::new(), Vec::<Span>::new(), 0);
+    for operation in plan.operations.iter().copied() {
+        while open.iter().any(|open| open.over_at() <= operation.at) {
+            let span: Span = running.next().await.expect("what is open is running");
+            open.retain(|open| *open != span.operation);
+            delay = delay.max(span.end - planned(span.operation.over_at()));
+            spans.push(span);
+        }
+        let mut its_time = std::pin::pin!(wait::until(planned(operation.at) + delay));
+        loop {
+            tokio::select! {
+                () = &mut its_time => break,
+                Some(span) = running.next() => {
+                    open.retain(|open| *open != span.operation);
+                    spans.push(span);
+                }
+            }
+        }
+        open.push(operation);
+        running.push(carry_out(operation));
+    }
+    spans.extend(running.collect::<Vec<Span>>().await);
+    spans
+}
+
+async fn carry_out(field: &Field, operation: &Operation) {
+    let (node, lasts) = (operation.node, i64::try_from(operation.lasts).unwrap());
+    let until_undone = async || wait::until(now_ms() + lasts).await;
+    let slot = || &field.slots[usize::from(node) - 1];
+    match operation.kind {
+        Kind::KillNode => {
+            slot().kill().await;
+            until_undone().await;
+            slot().start_again().await;
+            eventually_some("the node listens again", RESTART_DEADLINE, async || slot().address()).await;
+        }
+        Kind::FreezeNode => {
+            slot().freeze().await;
+            until_undone().await;
+            slot().thaw().await;
+        }
+        Kind::PostgresStop => restart(field, "postgres", Stop::InGoodOrder, lasts).await,
+        Kind::PostgresImmediate => restart(field, "postgres", Stop::AtOnce, lasts).await,
+        Kind::PostgresCrash => crash_postgres(field).await,
+        Kind::DiskFull => {
+            field.own.disk("full").await;
+            until_undone().await;
+            field.own.disk("free").await;
+        }
+        Kind::KafkaStop => {
+            restart(field, "kafka", Stop::InGoodOrder, lasts).await;
+            field.read_all_again();
+        }
+        Kind::KafkaKill => {
+            restart(field, "kafka", Stop::AtOnce, lasts).await;
+            field.read_all_again();
+        }
+        Kind::TopicUnavailable => {
+            alter(field, UNAVAILABLE, ("min.insync.replicas", "2")).await;
+            until_undone().await;
+            alter(field, UNAVAILABLE, ("min.insync.replicas", "1")).await;
+        }
+        Kind::TopicDeleted => delete_topic(field, lasts).await,
+        Kind::TopicLimit => {
+            let begin = now_ms();
+            alter(field, LIMITED, ("max.message.bytes", LIMIT_LOW)).await;
+            until_undone().await;
+            alter(field, LIMITED, ("max.message.bytes", LIMIT_HIGH)).await;
+            field.note(LIMITED, |topic| topic.limits.push((begin, now_ms())));
+        }
+        Kind::EtcdStop => restart(field, "etcd", Stop::InGoodOrder, lasts).await,
+        Kind::EtcdKill => restart(field, "etcd", Stop::AtOnce, lasts).await,
+        Kind::EtcdEmptied => empty_etcd(field).await,
+        Kind::EtcdLeases => revoke_leases(field).await,
+        Kind::Cut(server) => {
+            field.ways.cut(server, node).await;
+            until_undone().await;
+            field.ways.mend(server, node).await;
+        }
+        Kind::Delay(server) => {
+            field.ways.delay(server, node, operation.by).await;
+            until_undone().await;
+            field.ways.cure(server, node).await;
+        }
+        Kind::HalfOpen(server) => {
+            field.ways.silence(server, node).await;
+            until_undone().await;
+            field.ways.cure(server, node).await;
+        }
+        Kind::ClockStep => {
+            field.step_clock(operation.by);
+            until_undone().await;
+            field.step_clock(0);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stop {
+    InGoodOrder,
+    AtOnce,
+}
+
+async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
+    match stop {
+        Stop::InGoodOrder => field.own.stop(service).await,
+        Stop::AtOnce => field.own.kill(service).await,
+    }
+    wait::until(now_ms() + lasts).await;
+    field.own.start_again(service).await;
+}
+
+/// Kills the backend of a claim loop as the kernel would when memory runs out: Postgres then ends all the others and recovers.
+async fn crash_postgres(field: &Field) {
+    let pid = eventually_some("a claim loop has a backend", RESTART_DEADLINE, async || {
+        let query =
+            "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim' limit 1";
+        sqlx::query_scalar::<_, i32>(query).fetch_optional(&field.cluster.sql).await.ok().flatten()
+    })
+    .await;
+    let status = tokio::process::Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status().await;
+    assert!(status.is_ok_and(|status| status.success()), "kill -9 of the backend {pid}");
+    eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
+        // The pool may have been given a connection that was about to end; whoever answers now is of after the crash.
+        let alive = sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1").bind(pid);
+        alive.fetch_one(&field.cluster.sql).await.ok().filter(|count| *count == 0)
+    })
+    .await;
+}
+
+async fn alter(field: &Field, topic: usize, setting: (&str, &str)) {
+    let name = field.topic_name(topic);
+    insist(&format!("{} of {name} is set to {}", setting.0, setting.1), async || {
+        field.cluster.try_alter_topic(&name, &[setting]).await
+    })
+    .await;
+}
+
+async fn delete_topic(field: &Field, lasts: i64) {
+    let (name, begin) = (field.topic_name(DELETED), now_ms());
+    // Known from the start: what is judged meanwhile must be so, too.
+    field.note(DELETED, |topic| topic.absences.push((begin, i64::MAX)));
+    insist(&format!("topic {name} is deleted"), async || match field.cluster.try_delete_topic(&name).await {
+        // A repeated request, of which the first had no answer.
+        Err(error) if error.contains("UnknownTopic") => Ok(()),
+        other => other,
+    })
+    .await;
+    field.stop_reading(DELETED);
+    wait::until(now_ms() + lasts).await;
+    field.cluster.create_topic(&name, &[]).await;
+    field.note(DELETED, |topic| topic.absences.iter_mut().for_each(|absence| absence.1 = absence.1.min(now_ms())));
+    field.read_again(DELETED);
+}
+
+async fn etcd(field: &Field) -> Client {
+    let connect = async || Client::connect([&field.own.stack.etcd], None).await.ok();
+    eventually_some("etcd answers", RESTART_DEADLINE, connect).await
+}
+
+async fn empty_etcd(field: &Field) {
+    let mut client = etcd(field).await;
+    // Nodes may be about to make their keys again.
+    eventually_some("there are keys in etcd to delete", RESTART_DEADLINE, async || {
+        let answer = client.delete("", Some(DeleteOptions::new().with_all_keys())).await.ok()?;
+        (answer.deleted() > 0).then_some(())
+    })
+    .await;
+}
+
+/// As if all had run out at the same moment.
+async fn revoke_leases(field: &Field) {
+    let mut client = etcd(field).await;
+    let prefix = format!("{}/nodes/", field.cluster.name);
+    // A node may be about to make its key.
+    let leases = eventually_some("a node has its key in etcd", RESTART_DEADLINE, async || {
+        let keys = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await.ok()?;
+        let leases: Vec<i64> = keys.kvs().iter().map(etcd_client::KeyValue::lease).filter(|lease| *lease != 0).collect();
+        (!leases.is_empty()).then_some(leases)
+    })
+    .await;
+    for lease in leases {
+        // It may have run out by itself.
+        if let Err(error) = client.lease_revoke(lease).await {
+            eprintln!("lease {lease:x}: {error}");
+        }
+    }
+}

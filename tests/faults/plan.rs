@@ -1,0 +1,336 @@
+//! What is done to a cluster, and when: a list of operations, made from a seed, written as text, one operation a line, and read again.
+//!
+//! ```text
+//! # seed=7 seconds=50
+//! 1200 freeze-node node=2 for=4100
+//! 3050 delay-kafka node=1 for=2500 by=300
+//! ```
+//! Times are in milliseconds from the start of the traffic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
+/// Nodes of a cluster; the ways of a breakable stack are for as many.
+pub const NODES: u8 = 3;
+/// The node whose wall clock can be stepped.
+pub const CLOCK_NODE: u8 = 3;
+/// From this length on there is room to let the cluster come to rest between operations.
+const ROOMY_FROM_SECONDS: u64 = 150;
+/// A run must be so long that each kind of operation finds its place.
+pub const COMPLETE_FROM_SECONDS: u64 = 40;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Server {
+    Postgres,
+    Etcd,
+    Kafka,
+}
+
+/// What is done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// kill -9 of a node; started again after the span.
+    KillNode,
+    /// SIGSTOP of a node, SIGCONT after the span.
+    FreezeNode,
+    /// Postgres is told to end its sessions and stop, and is started again.
+    PostgresStop,
+    /// Postgres stops at once (SIGQUIT): the next start recovers from the WAL.
+    PostgresImmediate,
+    /// One backend is killed by SIGKILL: Postgres ends all the others, recovers, and goes on.
+    PostgresCrash,
+    /// The disk of Postgres's tablespace is full.
+    DiskFull,
+    KafkaStop,
+    /// kill -9 of Kafka.
+    KafkaKill,
+    /// One topic wants more replicas in sync than it has.
+    TopicUnavailable,
+    /// One topic is deleted, and made again.
+    TopicDeleted,
+    /// One topic takes smaller records only.
+    TopicLimit,
+    EtcdStop,
+    /// kill -9 of etcd.
+    EtcdKill,
+    /// All keys of etcd are deleted.
+    EtcdEmptied,
+    /// All leases of etcd are revoked.
+    EtcdLeases,
+    /// Connections of a node to a server break, and new ones are refused.
+    Cut(Server),
+    /// What passes between a node and a server takes longer.
+    Delay(Server),
+    /// What a node sends arrives at a server; what the server answers never comes.
+    HalfOpen(Server),
+    /// The wall clock of a node is stepped, its monotonic clock is not.
+    ClockStep,
+}
+
+const NAMES: [(Kind, &str); 25] = [
+    (Kind::KillNode, "kill-node"),
+    (Kind::FreezeNode, "freeze-node"),
+    (Kind::PostgresStop, "postgres-stop"),
+    (Kind::PostgresImmediate, "postgres-immediate"),
+    (Kind::PostgresCrash, "postgres-crash"),
+    (Kind::DiskFull, "disk-full"),
+    (Kind::KafkaStop, "kafka-stop"),
+    (Kind::KafkaKill, "kafka-kill"),
+    (Kind::TopicUnavailable, "topic-unavailable"),
+    (Kind::TopicDeleted, "topic-deleted"),
+    (Kind::TopicLimit, "topic-limit"),
+    (Kind::EtcdStop, "etcd-stop"),
+    (Kind::EtcdKill, "etcd-kill"),
+    (Kind::EtcdEmptied, "etcd-emptied"),
+    (Kind::EtcdLeases, "etcd-leases"),
+    (Kind::Cut(Server::Postgres), "cut-postgres"),
+    (Kind::Cut(Server::Etcd), "cut-etcd"),
+    (Kind::Cut(Server::Kafka), "cut-kafka"),
+    (Kind::Delay(Server::Postgres), "delay-postgres"),
+    (Kind::Delay(Server::Etcd), "delay-etcd"),
+    (Kind::Delay(Server::Kafka), "delay-kafka"),
+    (Kind::HalfOpen(Server::Postgres), "half-open-postgres"),
+    (Kind::HalfOpen(Server::Etcd), "half-open-etcd"),
+    (Kind::HalfOpen(Server::Kafka), "half-open-kafka"),
+    (Kind::ClockStep, "clock-step"),
+];
+
+/// What an operation has for itself while it lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Resource {
+    Node(u8),
+    Server(Server),
+    Way(Server, u8),
+    Topic(Kind),
+    Clock,
+}
+
+/// One operation of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    pub at: u64,
+    pub kind: Kind,
+    /// Of operations on a node or its ways.
+    pub node: u8,
+    /// From when it is done to when it is undone.
+    pub lasts: u64,
+    /// Milliseconds by which answers are delayed, or the clock is stepped.
+    pub by: i64,
+}
+
+/// All of a run that depends on its seed and is decided before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// How long there is traffic.
+    pub seconds: u64,
+    pub operations: Vec<Operation>,
+}
+
+impl Kind {
+    pub fn all() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(kind, _)| *kind)
+    }
+
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|(kind, _)| *kind == self).map_or("?", |(_, name)| name)
+    }
+
+    /// True when a record may stand twice in a topic because of it: an acknowledgement is lost on its way, or what was settled is undone, or a node seems
+    /// to be dead. Nothing else may be the cause of a duplicate.
+    pub const fn may_duplicate(self) -> bool {
+        match self {
+            Self::KillNode | Self::FreezeNode | Self::PostgresStop | Self::PostgresImmediate | Self::PostgresCrash => true,
+            Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted => true,
+            Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => !matches!(server, Server::Etcd),
+            Self::DiskFull | Self::TopicLimit | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
+            Self::ClockStep => false,
+        }
+    }
+
+    /// True when no record can be appended while it lasts.
+    pub const fn stops_records(self) -> bool {
+        matches!(self, Self::KafkaStop | Self::KafkaKill)
+    }
+
+    const fn has_node(self) -> bool {
+        matches!(self, Self::KillNode | Self::FreezeNode | Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) | Self::ClockStep)
+    }
+
+    /// The shortest and the longest it lasts, in milliseconds, and about how long the servers then need to be back.
+    const fn span(self) -> (u64, u64, u64) {
+        match self {
+            Self::KillNode => (300, 3000, 1500),
+            Self::FreezeNode => (500, 5000, 300),
+            Self::PostgresStop | Self::PostgresImmediate => (200, 1500, 1200),
+            Self::PostgresCrash => (0, 0, 1000),
+            Self::DiskFull => (700, 2000, 300),
+            Self::KafkaStop => (200, 1000, 5500),
+            Self::KafkaKill => (200, 1000, 5500),
+            Self::TopicUnavailable => (2000, 6500, 500),
+            Self::TopicDeleted => (3000, 6500, 500),
+            Self::TopicLimit => (2000, 3500, 500),
+            Self::EtcdStop | Self::EtcdKill => (300, 3000, 500),
+            Self::EtcdEmptied | Self::EtcdLeases => (0, 0, 800),
+            Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) => (400, 3200, 300),
+            Self::ClockStep => (1000, 2500, 200),
+        }
+    }
+}
+
+impl Operation {
+    pub fn resource(&self) -> Resource {
+        match self.kind {
+            Kind::KillNode | Kind::FreezeNode => Resource::Node(self.node),
+            Kind::PostgresStop | Kind::PostgresImmediate | Kind::PostgresCrash | Kind::DiskFull => {
+                Resource::Server(Server::Postgres)
+            }
+            Kind::KafkaStop | Kind::KafkaKill => Resource::Server(Server::Kafka),
+            Kind::EtcdStop | Kind::EtcdKill | Kind::EtcdEmptied | Kind::EtcdLeases => Resource::Server(Server::Etcd),
+            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => Resource::Topic(self.kind),
+            Kind::Cut(server) | Kind::Delay(server) | Kind::HalfOpen(server) => Resource::Way(server, self.node),
+            Kind::ClockStep => Resource::Clock,
+        }
+    }
+
+    /// When it should be undone and the servers back.
+    pub fn over_at(&self) -> u64 {
+        self.at + self.lasts + self.kind.span().2
+    }
+
+    fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
+        let (shortest, longest, _) = kind.span();
+        let longest = if is_roomy { longest * 2 } else { longest };
+        let lasts = chance.random_range(shortest..=longest);
+        let node = match kind {
+            Kind::ClockStep => CLOCK_NODE,
+            _ => chance.random_range(1..=NODES),
+        };
+        let by = match kind {
+            Kind::Delay(_) => chance.random_range(50..=800),
+            Kind::ClockStep => chance.random_range(1000..=20_000) * if chance.random() { 1 } else { -1 },
+            _ => 0,
+        };
+        Self { at, kind, node: if kind.has_node() { node } else { 0 }, lasts, by }
+    }
+}
+
+impl Plan {
+    /// Operations of each kind, in an order that the seed decides, and again while there is time. At most two lanes of them go on at a time, and no two with
+    /// the same resource.
+    pub fn new(seed: u64, seconds: u64) -> Self {
+        let mut chance = StdRng::seed_from_u64(seed);
+        let is_roomy = seconds >= ROOMY_FROM_SECONDS;
+        // A short run has no time for a second lap that it could not end.
+        let end = seconds.saturating_mul(1000).saturating_sub(if is_roomy { 20_000 } else { 3000 });
+        let mut operations: Vec<Operation> = Vec::new();
+        let mut lanes = [(1000_u64, None::<Resource>), (1500, None)];
+        let mut lap = 0;
+        loop {
+            let mut deck: Vec<Kind> = Kind::all().collect();
+            deck.shuffle(&mut chance);
+            // One lap in two has one lane only: what comes twice in it has one possible cause.
+            let lane_count = if is_roomy && lap % 2 == 1 { 1 } else { lanes.len() };
+            while !deck.is_empty() {
+                let (lane, at) = (0..lane_count).map(|lane| (lane, lanes[lane].0)).min_by_key(|(_, at)| *at).unwrap_or((0, 0));
+                if at >= end && lap > 0 {
+                    operations.sort_by_key(|operation| operation.at);
+                    return Self { seed, seconds, operations };
+                }
+                let others: Vec<Resource> = lanes
+                    .iter()
+                    .enumerate()
+                    .filter(|(other, (until, _))| *other != lane && *until > at)
+                    .filter_map(|(_, l)| l.1)
+                    .collect();
+                let drawn: Vec<Operation> = deck.iter().map(|kind| Operation::random(*kind, at, is_roomy, &mut chance)).collect();
+                let Some(index) = drawn.iter().position(|operation| !others.contains(&operation.resource())) else {
+                    lanes[lane] = (at + 500, None);
+                    continue;
+                };
+                let operation = drawn[index];
+                // What is done while Kafka or Postgres is away meets no records: its turn is still to come.
+                let is_quiet = [Server::Kafka, Server::Postgres].iter().any(|server| others.contains(&Resource::Server(*server)));
+                if !is_quiet {
+                    deck.remove(index);
+                }
+                let gap = if is_roomy { chance.random_range(500..5000) } else { chance.random_range(50..250) };
+                lanes[lane] = (operation.over_at() + gap, Some(operation.resource()));
+                operations.push(operation);
+            }
+            lap += 1;
+            let meet = lanes.iter().map(|(until, _)| *until).max().unwrap_or_default();
+            lanes.iter_mut().for_each(|lane| lane.0 = meet);
+            if meet >= end {
+                operations.sort_by_key(|operation| operation.at);
+                return Self { seed, seconds, operations };
+            }
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.at, self.kind.name())?;
+        if self.node > 0 {
+            write!(f, " node={}", self.node)?;
+        }
+        if self.lasts > 0 {
+            write!(f, " for={}", self.lasts)?;
+        }
+        if self.by != 0 {
+            write!(f, " by={}", self.by)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# seed={} seconds={}", self.seed, self.seconds)?;
+        self.operations.iter().try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+fn value<T: FromStr>(line: &str, key: &str) -> Result<Option<T>, String> {
+    let Some(text) = line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_wrong| format!("`{text}` is no value for {key}: {line}"))
+}
+
+impl FromStr for Operation {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut words = line.split_whitespace();
+        let at = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| format!("no time at the start: {line}"))?;
+        let name = words.next().unwrap_or_default();
+        let kind =
+            NAMES.iter().find(|(_, known)| *known == name).ok_or_else(|| format!("there is no operation `{name}`: {line}"))?.0;
+        if let Some(word) = words.find(|word| !["node=", "for=", "by="].iter().any(|key| word.starts_with(key))) {
+            return Err(format!("`{word}` means nothing: {line}"));
+        }
+        let node = value(line, "node")?.unwrap_or(0);
+        let is_right = if kind.has_node() { (1..=NODES).contains(&node) } else { node == 0 };
+        if !is_right || (kind == Kind::ClockStep && node != CLOCK_NODE) {
+            return Err(format!("node={node} is not for {name}: {line}"));
+        }
+        Ok(Self { at, kind, node, lasts: value(line, "for")?.unwrap_or(0), by: value(line, "by")?.unwrap_or(0) })
+    }
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let header = text.lines().find(|line| line.starts_with("# seed=")).ok_or("no line `# seed=N seconds=N`")?;
+        let seed = value(header, "seed")?.ok_or("no seed")?;
+        let seconds = value(header, "seconds")?.ok_or("no seconds")?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let operations = lines.map(str::parse).collect::<Result<_, _>>()?;
+        Ok(Self { seed, seconds, operations })
+    }
+}

@@ -1,0 +1,202 @@
+//! What a round has come to, for people and for programs; of a violation, everything that is known of its task.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::history::{History, Target};
+use super::oracle::{Judgement, Rule};
+use super::plan::Kind;
+use super::round::{Round, seconds};
+
+/// Violations that are shown in full.
+const SHOWN_MAX: usize = 8;
+
+const RULES: [(Rule, &str); 12] = [
+    (Rule::Lost, "lost"),
+    (Rule::EndedTwice, "ended twice"),
+    (Rule::Early, "early"),
+    (Rule::Changed, "changed"),
+    (Rule::WrongVerdict, "wrong verdicts"),
+    (Rule::WrongReceipt, "wrong receipts"),
+    (Rule::Stranger, "strangers"),
+    (Rule::Unattributed, "unattributed duplicates"),
+    (Rule::WrongDeadLetter, "wrong dead letters"),
+    (Rule::WrongAnswer, "wrong answers"),
+    (Rule::BrokenNode, "broken nodes"),
+    (Rule::Uncovered, "uncovered operations"),
+];
+
+/// The round as a table.
+pub fn table(round: &Round) -> String {
+    let (counts, found) = (round.judgement.counts, &round.judgement);
+    let mut text = String::new();
+    let mut line = |what: &str, figures: String| {
+        // Writing to a String never fails.
+        let _written = writeln!(text, "  {what:<24} {figures}").is_ok();
+    };
+    line(
+        "submits",
+        format!(
+            "{} ({} accepted, of these {} in the place of another; {} refused; {} without an answer, of which {} were stored and published)",
+            counts.asked, counts.accepted, counts.replaced, counts.refused, counts.unknown, counts.unknown_stored
+        ),
+    );
+    line(
+        "cancels",
+        format!(
+            "{} ({} cancelled, {} too late, {} without an answer)",
+            counts.cancels, counts.cancelled, counts.too_late, counts.cancels_unknown
+        ),
+    );
+    line("records", counts.records.to_string());
+    line(
+        "ended",
+        format!(
+            "{} published ({} by receipt), {} cancelled, {} dead; {} still wait for their due time",
+            counts.published, counts.by_receipt, counts.withdrawn, counts.dead, counts.pending
+        ),
+    );
+    line(
+        "lateness",
+        format!(
+            "p50 {} ms, p99 {} ms, max {} ms, faults and all",
+            found.lateness_at(0.5),
+            found.lateness_at(0.99),
+            found.lateness_at(1.0)
+        ),
+    );
+    let causes: Vec<String> = found.duplicates.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+    let total: usize = found.duplicates.values().sum();
+    line("duplicates", if total == 0 { "0".to_owned() } else { format!("{total} ({})", causes.join(", ")) });
+    let drained = round.drained_after.map_or_else(|| "never".to_owned(), |after| format!("{:.1} s", after.as_secs_f64()));
+    line("all has ended after", drained);
+    let done: Vec<String> =
+        found.flows.iter().map(|(kind, (count, records))| format!("{} {count} ({records})", kind.name())).collect();
+    line("operations", format!("{} (records meanwhile): {}", round.history.spans.len(), done.join(", ")));
+    for (rule, name) in RULES {
+        line(name, found.count_of(rule).to_string());
+    }
+    text
+}
+
+/// The round for programs.
+pub fn summary(round: &Round) -> Value {
+    let (counts, found) = (round.judgement.counts, &round.judgement);
+    let by_kind = |values: Vec<(Kind, Value)>| -> Value {
+        Value::Object(values.into_iter().map(|(kind, value)| (kind.name().to_owned(), value)).collect())
+    };
+    let rules = RULES.into_iter().map(|(rule, name)| (name.replace(' ', "_"), json!(found.count_of(rule)))).collect();
+    json!({
+        "seed": round.plan.seed,
+        "seconds": round.plan.seconds,
+        "took_seconds": round.took.as_secs_f64(),
+        "drained_after_seconds": round.drained_after.map(|after| after.as_secs_f64()),
+        "submits": counts.asked, "accepted": counts.accepted, "replaced": counts.replaced, "refused": counts.refused,
+        "unknown": counts.unknown, "unknown_stored": counts.unknown_stored,
+        "cancels": counts.cancels, "cancelled": counts.cancelled, "too_late": counts.too_late, "cancels_unknown": counts.cancels_unknown,
+        "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
+        "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
+        "lateness_ms": { "p50": found.lateness_at(0.5), "p99": found.lateness_at(0.99), "max": found.lateness_at(1.0) },
+        "duplicates": by_kind(found.duplicates.iter().map(|(kind, count)| (*kind, json!(count))).collect()),
+        "operations": by_kind(
+            found.flows.iter().map(|(kind, (count, records))| (*kind, json!({ "done": count, "records": records }))).collect()
+        ),
+        "violations": Value::Object(rules),
+    })
+}
+
+/// The evidence: the first violations of each rule, each with all that is known of its task.
+pub fn evidence(history: &History, judgement: &Judgement) -> String {
+    let mut text = String::new();
+    let mut shown = 0;
+    for (rule, _) in RULES {
+        let of_rule = judgement.violations.iter().filter(|violation| violation.rule == rule);
+        for violation in of_rule.take(3).take(SHOWN_MAX.saturating_sub(shown)) {
+            shown += 1;
+            text.push_str(&format!("\n  {violation}\n"));
+            for line in violation.task.into_iter().flat_map(|task| story(history, task)) {
+                text.push_str(&format!("      {line}\n"));
+            }
+        }
+    }
+    let rest = judgement.violations.len() - shown;
+    if rest > 0 {
+        text.push_str(&format!("\n  and {rest} more\n"));
+    }
+    text
+}
+
+/// All of a history that is about one task, and what was done meanwhile, in order.
+fn story(history: &History, task: Uuid) -> Vec<String> {
+    let mut lines: Vec<(i64, String)> = Vec::new();
+    let records: Vec<_> = history.records.iter().filter(|record| record.id == task).collect();
+    let serial = records.iter().find_map(|record| record.serial);
+    let own = history.submits.iter().find(|submit| submit.accepted() == Some(task) || Some(submit.serial) == serial);
+    let name = own.and_then(|submit| Some((submit.topic, submit.name.as_ref()?)));
+    let is_of_name =
+        |topic: usize, other: Option<&String>| name.is_some_and(|name| Some(name) == other.map(|other| (topic, other)));
+    for submit in &history.submits {
+        let is_own = own.is_some_and(|own| own.serial == submit.serial);
+        if is_own || is_of_name(submit.topic, submit.name.as_ref()) {
+            lines.push((submit.sent_at, format!("{submit:?}")));
+        }
+    }
+    for cancel in &history.cancels {
+        let is_own = match &cancel.target {
+            Target::Id(id) => *id == task,
+            Target::Name(topic, name) => is_of_name(*topic, Some(name)),
+        };
+        if is_own {
+            lines.push((cancel.sent_at, format!("{cancel:?}")));
+        }
+    }
+    lines.extend(records.iter().map(|record| (record.at, format!("{record:?}"))));
+    lines.extend(
+        history
+            .lines
+            .iter()
+            .filter(|line| line.id == task)
+            .map(|line| (line.published_at.unwrap_or(i64::MAX), format!("{line:?}"))),
+    );
+    let from = own.map_or_else(|| lines.iter().map(|(at, _)| *at).min().unwrap_or_default(), |submit| submit.sent_at);
+    let to = lines.iter().map(|(at, _)| *at).filter(|at| *at < i64::MAX).max().unwrap_or(from) + 5000;
+    for span in history.spans.iter().filter(|span| span.begin <= to && span.end >= from - 2000) {
+        lines.push((span.begin, format!("operation {} until {}", span.operation, span.end)));
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    let shown =
+        |at: i64| if at == i64::MAX { "   (end)".to_owned() } else { format!("{:8.3}", seconds(at - history.started_at)) };
+    lines.into_iter().map(|(at, line)| format!("{} {line}", shown(at))).collect()
+}
+
+/// Leaves everything of a round in its folder.
+pub fn write(round: &Round, folder: &Path) {
+    let history = &round.history;
+    let mut text = String::new();
+    let all = [
+        history.spans.iter().map(|span| format!("{span:?}\n")).collect::<String>(),
+        history.submits.iter().map(|submit| format!("{submit:?}\n")).collect(),
+        history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
+        history.records.iter().map(|record| format!("{record:?}\n")).collect(),
+        history.lines.iter().map(|line| format!("{line:?}\n")).collect(),
+    ];
+    all.iter().for_each(|part| text.push_str(part));
+    for (name, text) in [
+        ("history.txt", text),
+        ("plan.txt", round.plan.to_string()),
+        ("summary.json", format!("{:#}\n", summary(round))),
+        ("evidence.txt", evidence(history, &round.judgement)),
+    ] {
+        std::fs::write(folder.join(name), text).expect("write down what was found");
+    }
+}
+
+/// Copies the servers' logs, which go with their stack.
+pub fn keep_logs(logs: &Path, folder: &Path) {
+    for entry in std::fs::read_dir(logs).expect("read the folder of the servers' logs").filter_map(Result::ok) {
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("copy a server's log");
+    }
+}

@@ -1,0 +1,192 @@
+//! One round: a cluster, traffic on it, a plan carried out, and the oracle's judgement.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::caller::Caller;
+use super::field::{Field, Setup};
+use super::history::{History, Span};
+use super::oracle::{self, Judgement, Rule, Violation};
+use super::perform::perform;
+use super::plan::{COMPLETE_FROM_SECONDS, Plan};
+use super::traffic::{self, Ledger, Load};
+use crate::support::wait::look_for;
+use crate::support::{OwnStack, now_ms, wait};
+
+/// What was deferred comes again after up to a minute.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
+/// What is in a topic is a moment away from the consumer.
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(15);
+const PROGRESS_EVERY_MS: i64 = 5000;
+const UNABLE_EVERY_MS: i64 = 100;
+
+/// A round that is over.
+pub struct Round {
+    pub plan: Plan,
+    pub history: History,
+    pub judgement: Judgement,
+    /// Where the logs of the nodes and the history are.
+    pub folder: PathBuf,
+    pub took: Duration,
+    /// From the end of the traffic until everything had ended.
+    pub drained_after: Option<Duration>,
+}
+
+/// Runs a plan against a new cluster.
+pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
+    let began = now_ms();
+    let folder = folder_of(&setup.name);
+    let field = Arc::new(Field::prepare(Arc::clone(own), setup, folder.clone()).await);
+    println!("  a cluster of {} nodes is ready ({} ms)", field.slots.len(), now_ms() - began);
+    let (caller, ledger, started_at) = (Caller::new(&field.slots), Arc::new(Ledger::default()), now_ms());
+    let load = Load {
+        seed: plan.seed,
+        tasks_per_second: setup.tasks_per_second,
+        until: started_at + i64::try_from(plan.seconds).unwrap() * 1000,
+        is_over: Arc::default(),
+        topics: field.topics().into_iter().map(|topic| topic.name).collect(),
+    };
+    let clients = traffic::start(&load, &caller, &ledger);
+    let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
+    let say = move |span: &Span| {
+        println!("  {:6.1} s  {} (took {} ms)", seconds(span.begin - started_at), span.operation, span.end - span.begin);
+    };
+    let unable = tokio::spawn(watch_unable(Arc::clone(&field)));
+    let spans = perform(&field, &plan, started_at, say).await;
+    wait::until(load.until).await;
+    load.is_over.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.expect("a client goes on to its end");
+    }
+    let traffic_ended_at = now_ms();
+    field.wait_ready().await;
+    caller.wait_idle().await;
+    let undone = drain(&field, traffic_ended_at).await;
+    progress.abort();
+    unable.abort();
+    let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
+    let history = write_down(&field, &ledger, spans, started_at).await;
+    let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
+    judgement.violations.extend(undone.map(|what| Violation { rule: Rule::Lost, task: None, what }));
+    judgement.violations.extend(broken_nodes(&field).await);
+    judgement.violations.sort_by_key(|violation| violation.rule);
+    Round { plan, history, judgement, folder, took: duration(now_ms() - began), drained_after }
+}
+
+/// An empty folder for the logs of a round.
+pub fn folder_of(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).expect("remove what an earlier run has left");
+    }
+    std::fs::create_dir_all(&folder).expect("make a folder for the logs");
+    folder
+}
+
+pub fn seconds(millis: i64) -> f64 {
+    millis as f64 / 1000.0
+}
+
+fn duration(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or_default())
+}
+
+async fn show_progress(field: Arc<Field>, ledger: Arc<Ledger>, started_at: i64) {
+    for count in 1.. {
+        wait::until(started_at + count * PROGRESS_EVERY_MS).await;
+        let (submits, cancels) = (ledger.submits.lock().unwrap().len(), ledger.cancels.lock().unwrap().len());
+        let records = field.record_count();
+        println!(
+            "  {:6.1} s  {submits} submits and {cancels} cancels answered, {records} records",
+            seconds(now_ms() - started_at)
+        );
+    }
+}
+
+/// Notes when each node first said that it cannot publish.
+async fn watch_unable(field: Arc<Field>) {
+    for count in 0.. {
+        wait::until(now_ms() + UNABLE_EVERY_MS).await;
+        let query = "select name from heartbeat where not can_publish and not has_left and not dead";
+        // An outage of Postgres may be what goes on just now.
+        let names: Vec<String> = sqlx::query_scalar(query).fetch_all(&field.cluster.sql).await.unwrap_or_default();
+        let now = now_ms();
+        let mut unable = field.unable.lock().unwrap();
+        for name in names {
+            // A starting node has not yet said anything.
+            let is_known = unable.iter().any(|(known, _)| *known == name);
+            if count > 20 && !is_known {
+                unable.push((name, now));
+            }
+        }
+    }
+}
+
+/// Waits until all that is due by the end of the traffic has ended; says what has not.
+async fn drain(field: &Field, ended_at: i64) -> Option<String> {
+    let mut last = String::new();
+    let drained = look_for(DRAIN_DEADLINE, async || match field.undone(ended_at + 2000).await {
+        Ok((0, 0)) => Some(()),
+        Ok((waiting, batches)) => {
+            last = format!("{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end");
+            None
+        }
+        Err(error) => {
+            last = format!("what is undone was not answered: {error}");
+            None
+        }
+    });
+    if drained.await.is_some() { None } else { Some(last) }
+}
+
+/// Everything that the oracle is to know.
+async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, started_at: i64) -> History {
+    let lines = field.lines().await;
+    let topics = field.topics();
+    let wanted: Vec<(usize, i32, i64)> = lines
+        .iter()
+        .filter_map(|line| {
+            let topic = topics.iter().position(|topic| Some(&topic.name) == line.topic.as_ref())?;
+            let (partition, offset) = line.position.filter(|_| topics[topic].absences.is_empty())?;
+            Some((topic, partition, offset))
+        })
+        .collect();
+    // If it is not there at all, the oracle says so.
+    let _arrived = look_for(ARRIVAL_DEADLINE, async || {
+        let positions: HashSet<_> = field.positions();
+        wanted.iter().all(|position| positions.contains(position)).then_some(())
+    })
+    .await;
+    History {
+        submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
+        cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
+        records: field.arrivals(),
+        lines,
+        pending: field.pending().await.into_iter().collect(),
+        spans,
+        topics,
+        oddities: std::mem::take(&mut ledger.oddities.lock().unwrap()),
+        unable: std::mem::take(&mut field.unable.lock().unwrap()),
+        started_at,
+        ended_at: now_ms(),
+    }
+}
+
+/// Nodes that ended though nobody has killed them, and what has panicked in them.
+async fn broken_nodes(field: &Field) -> Vec<Violation> {
+    let broken = |what: String| Violation { rule: Rule::BrokenNode, task: None, what };
+    let mut violations = Vec::new();
+    for slot in &field.slots {
+        violations.extend(slot.ended_by_themselves().await.into_iter().map(broken));
+    }
+    for entry in std::fs::read_dir(&field.folder).expect("read the folder of the logs").filter_map(Result::ok) {
+        let log = std::fs::read(entry.path()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let panics = log.lines().filter(|line| line.contains("panicked"));
+        violations.extend(panics.map(|line| broken(format!("{}: {line}", entry.path().display()))));
+    }
+    violations
+}

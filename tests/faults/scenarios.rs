@@ -1,0 +1,245 @@
+//! Outages whose course is promised in figures: each a plan of its own, and what must be true of its history, besides what the oracle says.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use uuid::Uuid;
+
+use super::history::{History, Outcome, Span, Submit, UNAVAILABLE};
+use super::plan::{Kind, Plan, Server};
+
+pub const TASKS_PER_SECOND: u32 = 500;
+/// The default session TTL.
+const TTL_MS: i64 = 3000;
+/// A task that is later than this was not published by who should have: its shard was without an owner.
+const OVERDUE_MS: i64 = 1000;
+/// Lateness is that of tasks whose submit was answered so long before they were due: what is submitted at the last moment is late by its own way.
+const SETTLED_MS: i64 = 500;
+/// Before the first operation, for as long as it takes to compare with.
+const BASE_MS: (i64, i64) = (10_000, 30_000);
+
+/// A measured outage.
+pub struct Scenario {
+    pub name: &'static str,
+    operations: &'static str,
+    pub measure: fn(&History) -> Vec<Figure>,
+}
+
+/// A figure and its bound.
+pub struct Figure {
+    what: String,
+    measured: i64,
+    bound: Bound,
+    unit: &'static str,
+}
+
+enum Bound {
+    AtMost(i64),
+    AtLeast(i64),
+    None,
+}
+
+const SCENARIOS: [Scenario; 6] = [
+    Scenario {
+        name: "etcd-stopped",
+        operations: "# seed=1 seconds=110\n30000 etcd-stop for=60000\n60000 kill-node node=2 for=25000\n",
+        measure: etcd_stopped,
+    },
+    Scenario {
+        name: "topic-unavailable",
+        operations: "# seed=1 seconds=75\n30000 topic-unavailable for=30000\n",
+        measure: topic_unavailable,
+    },
+    Scenario {
+        name: "postgres-down",
+        operations: "# seed=1 seconds=75\n30000 postgres-stop for=30000\n",
+        measure: postgres_down,
+    },
+    Scenario {
+        name: "cut-off-from-postgres",
+        operations: "# seed=1 seconds=65\n30000 cut-postgres node=1 for=25000\n",
+        measure: cut_off_from_postgres,
+    },
+    Scenario {
+        name: "cut-off-from-etcd",
+        operations: "# seed=1 seconds=65\n30000 cut-etcd node=1 for=25000\n",
+        measure: cut_off_from_etcd,
+    },
+    Scenario {
+        name: "cut-off-from-kafka",
+        operations: "# seed=1 seconds=70\n30000 cut-kafka node=1 for=30000\n",
+        measure: cut_off_from_kafka,
+    },
+];
+
+impl Scenario {
+    pub fn plan(&self) -> Plan {
+        self.operations.parse().expect("the plans of the scenarios can be read")
+    }
+}
+
+/// The scenarios of these names; `all` is all of them.
+pub fn of_names(names: &[String]) -> impl Iterator<Item = &'static Scenario> {
+    SCENARIOS.iter().filter(|scenario| names.iter().any(|name| name == scenario.name || name == "all"))
+}
+
+pub fn check_names(names: &[String]) -> Result<(), String> {
+    let known = SCENARIOS.map(|scenario| scenario.name);
+    match names.iter().find(|name| *name != "all" && !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("there is no scenario `{name}`; there are all, {}", known.join(", "))),
+        None => Ok(()),
+    }
+}
+
+fn etcd_stopped(history: &History) -> Vec<Figure> {
+    let (outage, kill) = (span(history, Kind::EtcdStop), span(history, Kind::KillNode));
+    let mut figures = same_lateness(history, "etcd away", (outage.begin + 1000, kill.begin - 1000), 3, |_| true);
+    figures.push(taken_over(history, kill, 3 * TTL_MS + 3000));
+    figures
+}
+
+fn topic_unavailable(history: &History) -> Vec<Figure> {
+    let outage = span(history, Kind::TopicUnavailable);
+    let mut figures =
+        same_lateness(history, "other topics", (outage.begin + 500, outage.end), 5, |submit| submit.topic != UNAVAILABLE);
+    let waited = appended(history, (outage.begin, outage.end), |submit| submit.topic == UNAVAILABLE);
+    figures.push(at_least("tasks of the topic that fell due meanwhile, and arrived", count(&waited), 100, "tasks"));
+    let last = waited.iter().map(|(_, at)| *at).max().unwrap_or(i64::MAX);
+    figures.push(figure("the last of them arrived after the end of the outage by", last - outage.end, Bound::None, "ms"));
+    figures
+}
+
+fn postgres_down(history: &History) -> Vec<Figure> {
+    let outage = span(history, Kind::PostgresStop);
+    // It answers again a moment before the operation is over.
+    let back = outage.end - 1500;
+    let claimed: Vec<(i64, i64)> = appended(history, (outage.begin, outage.begin + 5000), |_| true);
+    let claimed: Vec<(i64, i64)> = claimed.into_iter().filter(|(_, at)| *at < back).collect();
+    let worst = claimed.iter().map(|(due_at, at)| at - due_at).max().unwrap_or_default();
+    let asked = history.submits.iter().filter(|submit| submit.sent_at > outage.begin + 1500 && submit.answered_at < back);
+    let asked: Vec<&Submit> = asked.collect();
+    let refused = asked.iter().filter(|submit| is_503(&submit.outcome)).count();
+    let waited = appended(history, (outage.begin, back), |_| true);
+    let last = waited.iter().map(|(_, at)| *at).max().unwrap_or(i64::MAX);
+    vec![
+        at_least("tasks published while Postgres was away", count(&claimed), 10, "tasks"),
+        at_most("the latest of them was late by", worst, 200, "ms"),
+        at_least("submits answered meanwhile", i64::try_from(asked.len()).unwrap(), 500, "submits"),
+        at_most("of these not by a 503", i64::try_from(asked.len() - refused).unwrap(), 0, "submits"),
+        at_most("the backlog was drained after Postgres was back by", last - outage.end, 10_000, "ms"),
+    ]
+}
+
+fn is_503(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Refused { why } => ["unavailable", "busy", "not-ready"].contains(&why.as_str()),
+        Outcome::Unknown { why } => why == "outcome-unknown",
+        _ => false,
+    }
+}
+
+fn cut_off_from_postgres(history: &History) -> Vec<Figure> {
+    vec![taken_over(history, span(history, Kind::Cut(Server::Postgres)), 2 * TTL_MS + 2000)]
+}
+
+fn cut_off_from_etcd(history: &History) -> Vec<Figure> {
+    let cut = span(history, Kind::Cut(Server::Etcd));
+    same_lateness(history, "a node without etcd", (cut.begin, cut.end), 5, |_| true)
+}
+
+fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
+    let cut = span(history, Kind::Cut(Server::Kafka));
+    let said =
+        history.unable.iter().find(|(name, at)| name.starts_with("node-1.") && *at > cut.begin).map_or(i64::MAX, |(_, at)| *at);
+    let until = overdue_until(history, (cut.begin, cut.end));
+    vec![
+        at_most("it said that it cannot publish after", said - cut.begin, 3 * TTL_MS + 3000, "ms"),
+        at_most("its share was published by the others so long after it said so", until - said, 3000, "ms"),
+        figure("and after the cut", until - cut.begin, Bound::None, "ms"),
+    ]
+}
+
+fn span(history: &History, kind: Kind) -> &Span {
+    history.spans.iter().find(|span| span.operation.kind == kind).expect("the scenario's own operation was carried out")
+}
+
+/// Due time and append time of each task's first record, of tasks due in `(from, to)` and told apart by `is_wanted`.
+fn appended(history: &History, (from, to): (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> Vec<(i64, i64)> {
+    let mut records: Vec<(Uuid, i64)> = history.records.iter().map(|record| (record.id, record.at)).collect();
+    records.sort_by_key(|(_, at)| *at);
+    let submits = history.submits.iter().filter(|submit| is_wanted(submit)).filter_map(|submit| match submit.outcome {
+        Outcome::Accepted { id, due_at, .. } if due_at - submit.answered_at >= SETTLED_MS => Some((id, due_at)),
+        _ => None,
+    });
+    let due: HashMap<Uuid, i64> = submits.filter(|(_, due_at)| (from..to).contains(due_at)).collect();
+    let mut seen = HashSet::new();
+    let first = records.into_iter().filter(|(id, _)| seen.insert(*id));
+    first.filter_map(|(id, at)| Some((*due.get(&id)?, at))).collect()
+}
+
+fn p99(history: &History, span: (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> i64 {
+    let mut lateness: Vec<i64> = appended(history, span, is_wanted).into_iter().map(|(due_at, at)| at - due_at).collect();
+    lateness.sort_unstable();
+    let index = lateness.len() * 99 / 100;
+    lateness.get(index).copied().unwrap_or(i64::MAX)
+}
+
+/// p99 as before, within a fifth or so many milliseconds.
+fn same_lateness(history: &History, what: &str, during: (i64, i64), more_ms: i64, is_wanted: fn(&Submit) -> bool) -> Vec<Figure> {
+    let base = p99(history, (history.started_at + BASE_MS.0, history.started_at + BASE_MS.1), is_wanted);
+    let bound = (base + more_ms).max(base * 6 / 5);
+    vec![
+        figure(&format!("{what}: p99 before"), base, Bound::None, "ms"),
+        at_most(&format!("{what}: p99 meanwhile"), p99(history, during, is_wanted), bound, "ms"),
+    ]
+}
+
+/// When the last task was appended that fell due within the span and was overdue by then.
+fn overdue_until(history: &History, span: (i64, i64)) -> i64 {
+    let late = appended(history, span, |_| true).into_iter().filter(|(due_at, at)| at - due_at > OVERDUE_MS);
+    late.map(|(_, at)| at).max().unwrap_or(span.0)
+}
+
+fn taken_over(history: &History, span: &Span, bound: i64) -> Figure {
+    let until = overdue_until(history, (span.begin - 500, span.end));
+    at_most("its share was published by the others after", until - span.begin, bound, "ms")
+}
+
+fn count(of: &[(i64, i64)]) -> i64 {
+    i64::try_from(of.len()).unwrap()
+}
+
+fn figure(what: &str, measured: i64, bound: Bound, unit: &'static str) -> Figure {
+    Figure { what: what.to_owned(), measured, bound, unit }
+}
+
+fn at_most(what: &str, measured: i64, bound: i64, unit: &'static str) -> Figure {
+    figure(what, measured, Bound::AtMost(bound), unit)
+}
+
+fn at_least(what: &str, measured: i64, bound: i64, unit: &'static str) -> Figure {
+    figure(what, measured, Bound::AtLeast(bound), unit)
+}
+
+impl Figure {
+    pub fn is_met(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(bound) => self.measured <= bound,
+            Bound::AtLeast(bound) => self.measured >= bound,
+            Bound::None => true,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, measured, unit, .. } = self;
+        write!(f, "{what} {measured} {unit}")?;
+        let verdict = if self.is_met() { "ok" } else { "BROKEN" };
+        match self.bound {
+            Bound::AtMost(bound) => write!(f, " (at most {bound}: {verdict})"),
+            Bound::AtLeast(bound) => write!(f, " (at least {bound}: {verdict})"),
+            Bound::None => Ok(()),
+        }
+    }
+}

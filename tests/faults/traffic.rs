@@ -1,0 +1,367 @@
+//! Steady traffic on a cluster that is being broken: tasks alone and in batches, with and without names, cancels and replacements. Every request and its answer
+//! goes into the history.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::caller::{Answer, Caller, Refusal, Reply};
+use super::history::{Cancel, DELETED, LIMITED, Outcome, STEADY, Submit, Target, UNAVAILABLE, Verdict};
+use crate::support::ledger::SERIAL_HEADER;
+use crate::support::{now_ms, wait};
+
+const BATCH_EVERY_MS: i64 = 50;
+const NAMED_CLIENTS: u64 = 8;
+/// How often a submit with a name is repeated while it has no answer.
+const TRIES_MAX: usize = 4;
+/// Accepted tasks among which cancels choose.
+const RECENT_MAX: usize = 400;
+/// Tasks for the far table are due this far ahead.
+const FAR_MS: std::ops::Range<i64> = 150_000..400_000;
+/// Nothing that is not far is due later than this after the end of the traffic.
+const AFTER_END_MS: i64 = 1500;
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub seed: u64,
+    pub tasks_per_second: u32,
+    /// When it should end.
+    pub until: i64,
+    /// Set when it ends: later, if what is done to the cluster takes longer.
+    pub is_over: Arc<AtomicBool>,
+    pub topics: Vec<String>,
+}
+
+/// What was sent and answered.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    pub submits: Mutex<Vec<Submit>>,
+    pub cancels: Mutex<Vec<Cancel>>,
+    pub oddities: Mutex<Vec<String>>,
+    recent: Mutex<Vec<Uuid>>,
+    serial: AtomicU64,
+}
+
+/// Everything that a client of this traffic has.
+struct Client {
+    load: Load,
+    caller: Caller,
+    ledger: Arc<Ledger>,
+    chance: StdRng,
+}
+
+/// Starts all clients; they end when it is over.
+pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHandle<()>> {
+    let client = |number: u64| Client {
+        load: load.clone(),
+        caller: caller.clone(),
+        ledger: Arc::clone(ledger),
+        chance: StdRng::seed_from_u64(load.seed.wrapping_mul(1_000_003).wrapping_add(number)),
+    };
+    let mut clients =
+        vec![tokio::spawn(client(0).submit_batches()), tokio::spawn(client(1).submit_alone()), tokio::spawn(client(2).cancel())];
+    clients.extend((0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))));
+    clients
+}
+
+impl Client {
+    fn is_over(&self) -> bool {
+        self.load.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits so that something is done `share` per cent of the rate in tasks, `each` at a time.
+    async fn pace(&self, next: &mut i64, share: i64, each: i64) {
+        *next += 100_000 * each / (share * i64::from(self.load.tasks_per_second)).max(1);
+        // What was missed is not made up for.
+        *next = (*next).max(now_ms() - 1000);
+        wait::until(*next).await;
+    }
+
+    async fn submit_batches(mut self) {
+        let mut next = now_ms();
+        let size = i64::from(self.load.tasks_per_second) * BATCH_EVERY_MS / 2000;
+        while !self.is_over() {
+            let size = self.chance.random_range(1..=(2 * size).max(1));
+            self.pace(&mut next, 50, size).await;
+            let tasks: Vec<(Submit, Value)> = (0..size).map(|_| self.task(None)).collect();
+            self.dispatch(tasks, true);
+        }
+    }
+
+    async fn submit_alone(mut self) {
+        let mut next = now_ms();
+        while !self.is_over() {
+            self.pace(&mut next, 30, 1).await;
+            let task = self.task(None);
+            self.dispatch(vec![task], false);
+        }
+    }
+
+    async fn cancel(mut self) {
+        let mut next = now_ms();
+        while !self.is_over() {
+            self.pace(&mut next, 20, 1).await;
+            let id = {
+                let recent = self.ledger.recent.lock().unwrap();
+                if recent.is_empty() { None } else { Some(recent[self.chance.random_range(0..recent.len())]) }
+            };
+            let (Some(id), Some(seat)) = (id, self.caller.seat()) else { continue };
+            let (caller, ledger) = (self.caller.clone(), Arc::clone(&self.ledger));
+            tokio::spawn(async move {
+                let reply = caller.send(&seat, Method::DELETE, &format!("/v1/tasks/{id}"), None).await;
+                ledger.note_cancel(seat.node, Target::Id(id), reply);
+            });
+        }
+    }
+
+    /// One name after the other, and of each one request after the other: what one is answered follows from those before it.
+    async fn use_names(mut self, number: u64) {
+        let mut next = now_ms();
+        for count in 0.. {
+            let name = format!("order-{number}-{count}");
+            let (task, body) = self.task(Some(&name));
+            let topic = task.topic;
+            for (method, share) in
+                [(Method::POST, 100), (Method::POST, 20), (Method::PUT, 50), (Method::PUT, 30), (Method::DELETE, 40)]
+            {
+                if self.is_over() {
+                    return;
+                }
+                if self.chance.random_range(0..100) >= share {
+                    continue;
+                }
+                self.pace(&mut next, 20, i64::try_from(NAMED_CLIENTS).unwrap()).await;
+                match method {
+                    Method::POST => self.post_named(&task, &body).await,
+                    Method::PUT => self.put(topic, &name).await,
+                    _ => self.cancel_named(topic, &name).await,
+                }
+            }
+        }
+    }
+
+    /// A submit without an answer is repeated, which is what names are for.
+    async fn post_named(&mut self, task: &Submit, body: &Value) {
+        for _ in 0..TRIES_MAX {
+            let Some(seat) = self.caller.seat() else { return };
+            let (mut task, mut body) = (task.clone(), body.clone());
+            self.ledger.number(&mut task, &mut body);
+            let reply = self.caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
+            if !matches!(self.ledger.note_submit(seat.node, task, reply), Outcome::Unknown { .. }) || self.is_over() {
+                return;
+            }
+        }
+    }
+
+    async fn put(&mut self, topic: usize, name: &str) {
+        let (task, mut body) = self.task_of(topic, Some(name));
+        let Some(seat) = self.caller.seat() else { return };
+        let fields = body.as_object_mut().expect("a task is an object");
+        fields.remove("topic");
+        fields.remove("name");
+        let path = format!("/v1/topics/{}/tasks/{name}", self.load.topics[topic]);
+        let reply = self.caller.send(&seat, Method::PUT, &path, Some(&body)).await;
+        self.ledger.note_submit(seat.node, Submit { is_put: true, ..task }, reply);
+    }
+
+    async fn cancel_named(&mut self, topic: usize, name: &str) {
+        let Some(seat) = self.caller.seat() else { return };
+        let path = format!("/v1/topics/{}/tasks/{name}", self.load.topics[topic]);
+        let reply = self.caller.send(&seat, Method::DELETE, &path, None).await;
+        self.ledger.note_cancel(seat.node, Target::Name(topic, name.to_owned()), reply);
+    }
+
+    fn task(&mut self, name: Option<&str>) -> (Submit, Value) {
+        let topic = match self.chance.random_range(0..100) {
+            0..40 => STEADY,
+            40..60 => UNAVAILABLE,
+            60..80 => DELETED,
+            _ => LIMITED,
+        };
+        self.task_of(topic, name)
+    }
+
+    fn task_of(&mut self, topic: usize, name: Option<&str>) -> (Submit, Value) {
+        let now = now_ms();
+        let end = self.load.until.max(now) + AFTER_END_MS;
+        let due_at = match self.chance.random_range(0..100) {
+            0..20 => now + self.chance.random_range(0..200),
+            20..75 => now + self.chance.random_range(200..4000),
+            75..96 => now + self.chance.random_range(4000..12_000),
+            _ => now + self.chance.random_range(FAR_MS),
+        };
+        let due_at = if due_at > now + FAR_MS.start { due_at } else { due_at.min(end) };
+        let length =
+            if topic == LIMITED && self.chance.random_range(0..10) == 0 { 3000 } else { self.chance.random_range(10..300) };
+        let key = (self.chance.random_range(0..10) > 0).then(|| format!("key-{}", self.chance.random_range(0..100)));
+        let text = format!("{:08x} {}", self.chance.random::<u32>(), "x".repeat(length));
+        let mut submit = Submit {
+            serial: 0,
+            node: 0,
+            sent_at: now,
+            answered_at: now,
+            topic,
+            name: name.map(str::to_owned),
+            is_put: false,
+            due_at,
+            key: key.clone(),
+            payload_hash: xxh3_64(text.as_bytes()),
+            size: text.len(),
+            outcome: Outcome::Refused { why: "not sent".to_owned() },
+        };
+        let mut body = json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
+        if let Some(key) = key {
+            body["key"] = key.into();
+        }
+        if let Some(name) = name {
+            body["name"] = name.into();
+        }
+        self.ledger.number(&mut submit, &mut body);
+        (submit, body)
+    }
+
+    /// Sends tasks without waiting for the answer; when no node has room, they were never there.
+    fn dispatch(&self, tasks: Vec<(Submit, Value)>, is_batch: bool) {
+        let Some(seat) = self.caller.seat() else { return };
+        let (caller, ledger) = (self.caller.clone(), Arc::clone(&self.ledger));
+        tokio::spawn(async move {
+            if is_batch {
+                let bodies: Vec<&Value> = tasks.iter().map(|(_, body)| body).collect();
+                let reply = caller.send(&seat, Method::POST, "/v1/tasks/batch", Some(&json!({ "tasks": bodies }))).await;
+                ledger.note_batch(seat.node, tasks.into_iter().map(|(submit, _)| submit).collect(), reply);
+            } else {
+                for (submit, body) in tasks {
+                    let reply = caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
+                    ledger.note_submit(seat.node, submit, reply);
+                }
+            }
+        });
+    }
+}
+
+fn id_of(task: &Value) -> Option<Uuid> {
+    task["id"].as_str()?.parse().ok()
+}
+
+fn due_of(task: &Value) -> Option<i64> {
+    task["due_at"].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+}
+
+/// The refusals that a submit to this topic may get.
+const fn allowed(topic: usize) -> &'static [&'static str] {
+    match topic {
+        DELETED => &["unknown-topic"],
+        LIMITED => &["record-too-large"],
+        _ => &[],
+    }
+}
+
+impl Ledger {
+    /// Each submit has a serial of its own, also a repeated one.
+    fn number(&self, submit: &mut Submit, body: &mut Value) {
+        submit.serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
+        body["headers"] = json!({ SERIAL_HEADER: submit.serial.to_string() });
+    }
+
+    fn refused(&self, refusal: Refusal) -> Outcome {
+        match refusal {
+            Refusal::Certain(why) => Outcome::Refused { why },
+            Refusal::Unknown(why) => Outcome::Unknown { why },
+            Refusal::Odd(what) => {
+                self.oddities.lock().unwrap().push(what.clone());
+                Outcome::Unknown { why: what }
+            }
+        }
+    }
+
+    /// What one task of a request was answered.
+    fn outcome(&self, submit: &Submit, status: u16, has_retry_after: bool, body: &Value) -> Outcome {
+        let (task, known) = (id_of(body).zip(due_of(body)), status == 200 && !submit.is_put);
+        match (status, task) {
+            (200 | 201, Some((id, _))) if known => Outcome::Known { id },
+            (200 | 201, Some((id, due_at))) => Outcome::Accepted { id, due_at, has_replaced: status == 200 },
+            (409, _) if submit.is_put && id_of(&body["task"]).is_some() => {
+                Outcome::TooLate { id: id_of(&body["task"]).unwrap_or_default() }
+            }
+            _ => self.refused(Refusal::of(status, body, has_retry_after, allowed(submit.topic))),
+        }
+    }
+
+    fn note_submit(&self, node: u8, submit: Submit, reply: Reply) -> Outcome {
+        let outcome = match reply.answer {
+            Answer::Said { status, has_retry_after, ref body } => self.outcome(&submit, status, has_retry_after, body),
+            Answer::NotSent => Outcome::Refused { why: "connect".to_owned() },
+            Answer::Lost(ref why) => Outcome::Unknown { why: why.clone() },
+        };
+        self.note(node, submit, &reply, outcome.clone());
+        outcome
+    }
+
+    fn note_batch(&self, node: u8, submits: Vec<Submit>, reply: Reply) {
+        let results = match &reply.answer {
+            Answer::Said { status: 200, body, .. } => body["results"].as_array().filter(|results| results.len() == submits.len()),
+            _ => None,
+        };
+        for (index, submit) in submits.into_iter().enumerate() {
+            let outcome = match (&reply.answer, results) {
+                (_, Some(results)) => {
+                    let result = &results[index];
+                    let status = result["status"].as_u64().and_then(|status| u16::try_from(status).ok()).unwrap_or_default();
+                    let shown = if result["task"].is_object() { &result["task"] } else { &result["problem"] };
+                    self.outcome(&submit, status, false, shown)
+                }
+                (Answer::Said { status, has_retry_after, body }, None) => {
+                    self.refused(Refusal::of(*status, body, *has_retry_after, &[]))
+                }
+                (Answer::NotSent, None) => Outcome::Refused { why: "connect".to_owned() },
+                (Answer::Lost(why), None) => Outcome::Unknown { why: why.clone() },
+            };
+            self.note(node, submit, &reply, outcome);
+        }
+    }
+
+    fn note(&self, node: u8, submit: Submit, reply: &Reply, outcome: Outcome) {
+        if let (Outcome::Accepted { id, .. }, None) = (&outcome, &submit.name) {
+            let mut recent = self.recent.lock().unwrap();
+            if recent.len() >= RECENT_MAX {
+                recent.swap_remove(rand::random_range(0..RECENT_MAX));
+            }
+            recent.push(*id);
+        }
+        let noted = Submit { node, sent_at: reply.sent_at, answered_at: reply.answered_at, outcome, ..submit };
+        self.submits.lock().unwrap().push(noted);
+    }
+
+    fn note_cancel(&self, node: u8, target: Target, reply: Reply) {
+        let verdict = match &reply.answer {
+            Answer::Said { status, has_retry_after, body } => match (status, body["verdict"].as_str()) {
+                (200, Some("cancelled")) => Verdict::Cancelled { id: id_of(&body["task"]) },
+                (409, Some("too_late")) => Verdict::TooLate { id: id_of(&body["task"]), receipt: receipt_of(&body["task"]) },
+                (404, Some("not_found")) => Verdict::NotFound,
+                _ => match self.refused(Refusal::of(*status, body, *has_retry_after, &[])) {
+                    Outcome::Refused { why } => Verdict::Refused { why },
+                    other => Verdict::Unknown { why: format!("{other:?}") },
+                },
+            },
+            Answer::NotSent => Verdict::Refused { why: "connect".to_owned() },
+            Answer::Lost(why) => Verdict::Unknown { why: why.clone() },
+        };
+        let (sent_at, answered_at) = (reply.sent_at, reply.answered_at);
+        self.cancels.lock().unwrap().push(Cancel { node, sent_at, answered_at, target, verdict });
+    }
+}
+
+fn receipt_of(task: &Value) -> Option<(i32, i64)> {
+    let receipt = task.get("receipt").filter(|receipt| !receipt.is_null())?;
+    let partition = i32::try_from(receipt["partition"].as_i64()?).ok()?;
+    Some((partition, receipt["offset"].as_i64()?))
+}

@@ -1,0 +1,97 @@
+//! The ways of the nodes to the servers: toxiproxy, over its API.
+
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+
+use super::plan::{NODES, Server};
+use crate::support::api::client;
+
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// All ways of a breakable stack.
+#[derive(Clone, Debug)]
+pub struct Ways {
+    api: String,
+    http: Client,
+    listens: Vec<(String, String)>,
+}
+
+fn name_of(server: Server, node: u8) -> String {
+    let server = match server {
+        Server::Postgres => "postgres",
+        Server::Etcd => "etcd",
+        Server::Kafka => "kafka",
+    };
+    format!("{server}-{node}")
+}
+
+impl Ways {
+    pub async fn new(api: &str) -> Self {
+        let http = client(ANSWER_DEADLINE);
+        let mut ways = Self { api: api.to_owned(), http, listens: Vec::new() };
+        let known = ways.call(Method::GET, "/proxies", None).await;
+        let listens = known.as_object().unwrap().iter();
+        ways.listens = listens.map(|(name, proxy)| (name.clone(), proxy["listen"].as_str().unwrap().to_owned())).collect();
+        ways
+    }
+
+    /// Where a node finds a server.
+    pub fn address(&self, server: Server, node: u8) -> &str {
+        let name = name_of(server, node);
+        &self.listens.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("toxiproxy has no {name}")).1
+    }
+
+    /// Breaks all connections, and refuses new ones.
+    pub async fn cut(&self, server: Server, node: u8) {
+        self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": false }))).await;
+    }
+
+    pub async fn mend(&self, server: Server, node: u8) {
+        self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": true }))).await;
+    }
+
+    /// From now on the server's answers take `millis` longer.
+    pub async fn delay(&self, server: Server, node: u8, millis: i64) {
+        self.poison(server, node, "latency", json!({ "latency": millis, "jitter": millis / 5 })).await;
+    }
+
+    /// From now on nothing comes from the server, on connections that stay open.
+    pub async fn silence(&self, server: Server, node: u8) {
+        self.poison(server, node, "timeout", json!({ "timeout": 0 })).await;
+    }
+
+    async fn poison(&self, server: Server, node: u8, kind: &str, attributes: Value) {
+        let toxic = json!({ "name": "fault", "type": kind, "stream": "downstream", "attributes": attributes });
+        self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic)).await;
+    }
+
+    /// Takes back what [`Self::delay`] or [`Self::silence`] has done.
+    pub async fn cure(&self, server: Server, node: u8) {
+        self.call(Method::DELETE, &format!("/proxies/{}/toxics/fault", name_of(server, node)), None).await;
+    }
+
+    /// All ways as they were at first.
+    pub async fn mend_all(&self) {
+        self.call(Method::POST, "/reset", None).await;
+    }
+
+    pub fn database_url(&self, node: u8, database: &str) -> String {
+        assert!((1..=NODES).contains(&node), "there are {NODES} nodes");
+        format!("postgres://punctual:punctual@{}/{database}", self.address(Server::Postgres, node))
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Value {
+        let request = self.http.request(method.clone(), format!("{}{path}", self.api));
+        let request = match body {
+            Some(body) => request.header("content-type", "application/json").body(body.to_string()),
+            None => request,
+        };
+        let response = request.send().await.unwrap_or_else(|error| panic!("toxiproxy: {method} {path}: {error}"));
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        assert!(status.is_success(), "toxiproxy: {method} {path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+}

@@ -1,0 +1,486 @@
+//! The oracle of the fault runner, on histories made by hand: one that keeps every promise, and each promise broken once. An oracle that cannot fail is none.
+//! And its plans: what they hold, and that they can be written down and read again.
+#![expect(clippy::expect_used, clippy::as_conversions, reason = "a test ends where something is not as it should be")]
+
+#[path = "faults/duplicates.rs"]
+mod duplicates;
+#[path = "faults/history.rs"]
+#[expect(dead_code, reason = "the runner fills in and shows what the oracle does not look at")]
+mod history;
+#[path = "faults/names.rs"]
+mod names;
+#[path = "faults/oracle.rs"]
+#[expect(dead_code, reason = "the runner shows more of what was found")]
+mod oracle;
+#[path = "faults/plan.rs"]
+mod plan;
+
+use std::collections::HashSet;
+
+use history::{
+    Arrival, Cancel, DELETED, History, LIMITED, Line, Outcome, STEADY, Span, Submit, Target, Topic, UNAVAILABLE, Verdict,
+};
+use oracle::{Judgement, Rule, judge};
+use plan::{COMPLETE_FROM_SECONDS, Kind, Operation, Plan, Server};
+use uuid::Uuid;
+
+const START: i64 = 1_000_000;
+const END: i64 = START + 60_000;
+
+/// A history to which tasks are added, each whole and as it should be; then a test spoils something.
+fn history() -> History {
+    let topics = ["steady", "unavailable", "deleted", "limited"];
+    let topics = topics.map(|name| Topic { name: name.to_owned(), ..Topic::default() }).to_vec();
+    History { topics, started_at: START, ended_at: END, ..History::default() }
+}
+
+fn id(number: u64) -> Uuid {
+    Uuid::from_u128(u128::from(number))
+}
+
+fn submit(number: u64, topic: usize, due_at: i64) -> Submit {
+    Submit {
+        serial: number,
+        node: 1,
+        sent_at: due_at - 1000,
+        answered_at: due_at - 990,
+        topic,
+        name: None,
+        is_put: false,
+        due_at,
+        key: Some("k".to_owned()),
+        payload_hash: number,
+        size: 100,
+        outcome: Outcome::Accepted { id: id(number), due_at, has_replaced: false },
+    }
+}
+
+fn record(number: u64, topic: usize, due_at: i64) -> Arrival {
+    Arrival {
+        id: id(number),
+        topic,
+        incarnation: 0,
+        partition: 0,
+        offset: number as i64,
+        at: due_at + 2,
+        key: Some(b"k".to_vec()),
+        payload_hash: Some(number),
+        serial: Some(number),
+        due_header: Some(due_at),
+    }
+}
+
+fn line(history: &History, number: u64, topic: usize, due_at: i64, state: &str) -> Line {
+    let is_published = state == "published";
+    Line {
+        id: id(number),
+        topic: Some(history.topics[topic].name.clone()),
+        due_at,
+        state: state.to_owned(),
+        published_at: is_published.then_some(due_at + 2),
+        position: is_published.then_some((0, number as i64)),
+        lateness: is_published.then_some(2),
+    }
+}
+
+/// A task that was accepted and published; answers its due time.
+fn publish(history: &mut History, number: u64, topic: usize) -> i64 {
+    let due_at = START + 5000 + number as i64 * 10;
+    history.submits.push(submit(number, topic, due_at));
+    history.records.push(record(number, topic, due_at));
+    history.lines.push(line(history, number, topic, due_at, "published"));
+    due_at
+}
+
+fn cancel(history: &mut History, target: Target, verdict: Verdict) {
+    history.cancels.push(Cancel { node: 1, sent_at: START + 4500, answered_at: START + 4510, target, verdict });
+}
+
+/// A task that was accepted and cancelled.
+fn withdraw(history: &mut History, number: u64) {
+    let due_at = START + 5000 + number as i64 * 10;
+    history.submits.push(submit(number, STEADY, due_at));
+    history.lines.push(line(history, number, STEADY, due_at, "cancelled"));
+    cancel(history, Target::Id(id(number)), Verdict::Cancelled { id: Some(id(number)) });
+}
+
+fn operation(history: &mut History, kind: Kind, begin: i64, end: i64) {
+    history.spans.push(Span { operation: Operation { at: 0, kind, node: 0, lasts: 0, by: 0 }, begin, end });
+}
+
+fn rules(history: &History) -> Vec<Rule> {
+    let Judgement { violations, .. } = judge(history, false);
+    let mut rules: Vec<Rule> = violations.iter().map(|violation| violation.rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+#[test]
+fn a_history_that_keeps_every_promise_is_found_so() {
+    let mut history = history();
+    (1..20).for_each(|number| _ = publish(&mut history, number, STEADY));
+    (20..25).for_each(|number| withdraw(&mut history, number));
+    let judgement = judge(&history, false);
+    assert_eq!(judgement.violations, []);
+    assert_eq!((judgement.counts.published, judgement.counts.withdrawn, judgement.counts.records), (19, 5, 19));
+    assert_eq!(judgement.lateness_at(0.99), 2);
+}
+
+#[test]
+fn a_task_without_a_final_line_is_lost() {
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    history.lines.clear();
+    assert_eq!(rules(&history), [Rule::Lost]);
+    history.records.clear();
+    assert_eq!(rules(&history), [Rule::Lost]);
+    history.lines.push(line(&history, 1, STEADY, START + 5010, "claimed"));
+    assert_eq!(rules(&history), [Rule::Lost], "an unsettled batch is not an end");
+}
+
+#[test]
+fn a_task_that_waits_for_a_time_to_come_is_not_lost_and_one_that_waits_for_a_past_one_is() {
+    let mut history = history();
+    history.submits.push(submit(1, STEADY, END + 100_000));
+    history.pending.insert(id(1), END + 100_000);
+    assert_eq!(rules(&history), []);
+    history.pending.insert(id(1), END - 10);
+    assert_eq!(rules(&history), [Rule::Lost]);
+}
+
+#[test]
+fn a_task_published_by_its_receipt_and_not_in_its_topic_is_lost() {
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    history.records.clear();
+    assert_eq!(rules(&history), [Rule::Lost]);
+}
+
+#[test]
+fn what_stood_in_a_deleted_topic_is_judged_by_its_receipt_and_nothing_else_is() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, DELETED);
+    history.records.clear();
+    history.topics[DELETED].absences.push((due_at + 1000, due_at + 5000));
+    assert_eq!(rules(&history), []);
+    assert_eq!(judge(&history, false).counts.by_receipt, 1);
+    // There was time enough to read it.
+    history.topics[DELETED].absences = vec![(due_at + 30_000, due_at + 35_000)];
+    assert_eq!(rules(&history), [Rule::Lost]);
+    // It was published after the topic was made again.
+    history.topics[DELETED].absences = vec![(due_at - 5000, due_at - 1000)];
+    assert_eq!(rules(&history), [Rule::Lost]);
+}
+
+#[test]
+fn a_task_ends_once() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, STEADY);
+    history.lines.push(line(&history, 1, STEADY, due_at, "published"));
+    assert_eq!(rules(&history), [Rule::EndedTwice]);
+    history.lines.pop();
+    history.pending.insert(id(1), due_at);
+    assert_eq!(rules(&history), [Rule::EndedTwice], "it has ended, and waits");
+}
+
+#[test]
+fn a_record_before_its_due_time_is_early() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, STEADY);
+    history.records[0].at = due_at - 1;
+    (history.lines[0].published_at, history.lines[0].lateness) = (Some(due_at - 1), Some(-1));
+    assert_eq!(rules(&history), [Rule::Early]);
+}
+
+#[test]
+fn a_record_without_an_answered_submit_is_held_against_what_was_asked_for() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, STEADY);
+    history.submits[0].outcome = Outcome::Unknown { why: "timeout".to_owned() };
+    assert_eq!(rules(&history), []);
+    assert_eq!(judge(&history, false).counts.unknown_stored, 1);
+    history.records[0].at = due_at - 1;
+    (history.lines[0].published_at, history.lines[0].lateness) = (Some(due_at - 1), Some(-1));
+    assert_eq!(rules(&history), [Rule::Early]);
+}
+
+#[test]
+fn a_record_with_another_payload_key_topic_or_due_time_is_changed() {
+    let spoil: [fn(&mut Arrival); 4] = [
+        |record| record.payload_hash = Some(0),
+        |record| record.key = None,
+        |record| record.topic = LIMITED,
+        |record| record.due_header = Some(START),
+    ];
+    for spoil in spoil {
+        let mut history = history();
+        publish(&mut history, 1, STEADY);
+        spoil(&mut history.records[0]);
+        assert_eq!(rules(&history), [Rule::Changed]);
+    }
+}
+
+#[test]
+fn a_cancelled_task_has_no_record_and_was_asked_to_be() {
+    let mut history = history();
+    withdraw(&mut history, 1);
+    history.records.push(record(1, STEADY, START + 5010));
+    assert_eq!(rules(&history), [Rule::WrongVerdict]);
+    history.records.clear();
+    history.cancels.clear();
+    assert_eq!(rules(&history), [Rule::WrongVerdict], "nobody has asked for it");
+    cancel(&mut history, Target::Id(id(1)), Verdict::Unknown { why: "timeout".to_owned() });
+    assert_eq!(rules(&history), [], "a cancel without an answer counts either way");
+    history.cancels[0].verdict = Verdict::Refused { why: "busy".to_owned() };
+    assert_eq!(rules(&history), [Rule::WrongVerdict], "a cancel that was refused has done nothing");
+}
+
+#[test]
+fn a_verdict_that_is_not_what_became_of_the_task_is_wrong() {
+    for verdict in [Verdict::Cancelled { id: None }, Verdict::NotFound] {
+        let mut history = history();
+        publish(&mut history, 1, STEADY);
+        cancel(&mut history, Target::Id(id(1)), verdict);
+        assert_eq!(rules(&history), [Rule::WrongVerdict]);
+    }
+    let mut history = history();
+    withdraw(&mut history, 1);
+    cancel(&mut history, Target::Id(id(1)), Verdict::TooLate { id: None, receipt: None });
+    assert_eq!(rules(&history), [Rule::WrongVerdict], "told `too_late`, and cancelled");
+}
+
+#[test]
+fn a_receipt_says_where_the_record_is_and_when_it_came() {
+    let spoil: [fn(&mut Line); 4] = [
+        |line| line.position = Some((1, 77)),
+        |line| line.position = None,
+        |line| line.published_at = Some(START),
+        |line| line.lateness = Some(0),
+    ];
+    for spoil in spoil {
+        let mut history = history();
+        publish(&mut history, 1, STEADY);
+        spoil(&mut history.lines[0]);
+        assert_eq!(rules(&history), [Rule::WrongReceipt]);
+    }
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    cancel(&mut history, Target::Id(id(1)), Verdict::TooLate { id: None, receipt: Some((0, 1)) });
+    assert_eq!(rules(&history), []);
+    cancel(&mut history, Target::Id(id(1)), Verdict::TooLate { id: None, receipt: Some((0, 2)) });
+    assert_eq!(rules(&history), [Rule::WrongReceipt], "the receipt that a cancel was told");
+}
+
+#[test]
+fn a_receipt_without_an_offset_is_none_also_in_a_topic_that_was_deleted() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, DELETED);
+    history.topics[DELETED].absences.push((due_at + 1000, due_at + 5000));
+    history.lines[0].position = Some((0, -1001));
+    assert_eq!(rules(&history), [Rule::WrongReceipt]);
+    history.records.clear();
+    assert_eq!(rules(&history), [Rule::Lost]);
+}
+
+#[test]
+fn what_nobody_has_asked_for_or_was_refused_is_a_stranger() {
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    history.submits[0].outcome = Outcome::Refused { why: "unavailable".to_owned() };
+    assert_eq!(rules(&history), [Rule::Stranger], "nothing is stored, it was said");
+    history.submits.clear();
+    assert_eq!(rules(&history), [Rule::Stranger]);
+    history.records.clear();
+    history.lines[0].state = "dead".to_owned();
+    assert!(rules(&history).contains(&Rule::Stranger));
+}
+
+#[test]
+fn a_submit_is_stored_once() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, STEADY);
+    let mut twin = record(2, STEADY, due_at);
+    (twin.serial, twin.payload_hash) = (Some(1), Some(1));
+    history.records.push(twin);
+    history.lines.push(line(&history, 2, STEADY, due_at, "published"));
+    assert_eq!(rules(&history), [Rule::Stranger]);
+}
+
+#[test]
+fn a_duplicate_needs_an_operation_that_can_explain_it() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, STEADY);
+    let mut again = record(1, STEADY, due_at);
+    (again.at, again.offset) = (due_at + 3000, 500);
+    history.records.push(again);
+    assert_eq!(rules(&history), [Rule::Unattributed]);
+    for kind in Kind::all() {
+        history.spans.clear();
+        operation(&mut history, kind, due_at + 1000, due_at + 1500);
+        let is_explained = kind.may_duplicate() && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable);
+        assert_eq!(rules(&history).is_empty(), is_explained, "{}", kind.name());
+    }
+    history.spans.clear();
+    operation(&mut history, Kind::KillNode, due_at + 4000, due_at + 6000);
+    assert_eq!(rules(&history), [Rule::Unattributed], "it began after the second record");
+    history.spans.clear();
+    operation(&mut history, Kind::KillNode, due_at - 9000, due_at - 4000);
+    assert_eq!(rules(&history), [Rule::Unattributed], "it was over long before the first");
+}
+
+#[test]
+fn what_was_done_to_a_topic_explains_duplicates_of_that_topic_alone() {
+    for (topic, is_explained) in [(UNAVAILABLE, true), (STEADY, false)] {
+        let mut history = history();
+        let due_at = publish(&mut history, 1, topic);
+        let mut again = record(1, topic, due_at);
+        (again.at, again.offset) = (due_at + 3000, 500);
+        history.records.push(again);
+        operation(&mut history, Kind::TopicUnavailable, due_at, due_at + 2000);
+        assert_eq!(rules(&history).is_empty(), is_explained);
+    }
+}
+
+#[test]
+fn a_dead_letter_needs_a_topic_that_was_deleted_or_lowered_its_limit() {
+    let mut history = history();
+    let due_at = START + 5000;
+    for (number, topic) in [(1, STEADY), (2, DELETED), (3, LIMITED)] {
+        history.submits.push(submit(number, topic, due_at));
+        history.lines.push(line(&history, number, topic, due_at, "dead"));
+    }
+    assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 3);
+    history.topics[DELETED].absences.push((START, START + 4000));
+    history.topics[LIMITED].limits.push((START, START + 4000));
+    assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 2, "a small record is within every limit");
+    history.submits[2].size = 3000;
+    assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 1, "nothing was done to the steady topic");
+}
+
+/// Requests of one name, in order: what each makes of it, and whether it is true.
+fn named(requests: &[(bool, Outcome)], states: &[(u64, &str)]) -> Vec<Rule> {
+    let mut history = history();
+    for (index, (is_put, outcome)) in requests.iter().enumerate() {
+        let number = index as u64 + 1;
+        let mut submit = submit(number, STEADY, START + 5000);
+        (submit.sent_at, submit.name, submit.is_put) = (START + index as i64, Some("order-1".to_owned()), *is_put);
+        submit.outcome = outcome.clone();
+        history.submits.push(submit);
+    }
+    for (number, state) in states {
+        history.lines.push(line(&history, *number, STEADY, START + 5000, state));
+        if *state == "published" {
+            history.records.push(record(*number, STEADY, START + 5000));
+        }
+    }
+    rules(&history)
+}
+
+#[test]
+fn a_name_stands_for_one_task_until_it_is_replaced() {
+    let new = |number: u64| Outcome::Accepted { id: id(number), due_at: START + 5000, has_replaced: false };
+    let replaced = |number: u64| Outcome::Accepted { id: id(number), due_at: START + 5000, has_replaced: true };
+    let lost = || Outcome::Unknown { why: "timeout".to_owned() };
+    assert_eq!(named(&[(false, new(1)), (false, Outcome::Known { id: id(1) })], &[(1, "published")]), []);
+    assert_eq!(named(&[(false, new(1)), (true, replaced(2))], &[(1, "cancelled"), (2, "published")]), []);
+    assert_eq!(named(&[(false, new(1)), (true, Outcome::TooLate { id: id(1) })], &[(1, "published")]), []);
+    let wrong = [Rule::WrongVerdict];
+    assert_eq!(named(&[(false, new(1)), (true, replaced(2))], &[(1, "published"), (2, "published")]), wrong);
+    assert_eq!(
+        named(&[(false, new(1)), (false, Outcome::Known { id: id(9) })], &[(1, "published")]),
+        [Rule::WrongVerdict, Rule::Stranger]
+    );
+    assert_eq!(
+        named(&[(false, new(1)), (false, new(2))], &[(1, "published"), (2, "published")]),
+        [Rule::WrongVerdict, Rule::Stranger],
+        "a POST made a second task"
+    );
+    assert_eq!(
+        named(&[(false, lost()), (false, new(2))], &[(1, "published"), (2, "published")]),
+        [Rule::Stranger],
+        "the repetition of a submit without an answer made a second task"
+    );
+    assert_eq!(named(&[(true, lost()), (true, new(2))], &[(1, "cancelled"), (2, "published")]), [], "a PUT counts either way");
+}
+
+#[test]
+fn a_run_that_is_to_be_whole_holds_each_kind_with_records_flowing() {
+    let mut history = history();
+    assert_eq!(judge(&history, true).count_of(Rule::Uncovered), Kind::all().count());
+    for kind in Kind::all() {
+        operation(&mut history, kind, START + 10_000, START + 12_000);
+    }
+    assert_eq!(judge(&history, true).count_of(Rule::Uncovered), Kind::all().count(), "nothing flowed");
+    for number in 0..2000 {
+        publish(&mut history, number, STEADY);
+    }
+    assert_eq!(judge(&history, true).count_of(Rule::Uncovered), 0);
+}
+
+#[test]
+fn what_no_request_should_be_answered_is_told() {
+    let mut history = history();
+    history.oddities.push("500".to_owned());
+    assert_eq!(rules(&history), [Rule::WrongAnswer]);
+}
+
+// --- plans ---
+
+#[test]
+fn a_plan_holds_each_kind_and_ends_within_its_time() {
+    for seconds in [COMPLETE_FROM_SECONDS, 50, 60, 120, 720] {
+        for seed in 0..200 {
+            let plan = Plan::new(seed, seconds);
+            let kinds: HashSet<Kind> = plan.operations.iter().map(|operation| operation.kind).collect();
+            assert_eq!(kinds.len(), Kind::all().count(), "seed {seed}, {seconds} s");
+            let end = plan.operations.iter().map(|operation| operation.at + operation.lasts).max().unwrap();
+            let late = end.saturating_sub(seconds * 1000);
+            assert!(late < 25_000, "seed {seed}, {seconds} s: ends {late} ms after it");
+        }
+    }
+    let laps = Plan::new(7, 720).operations.len() / Kind::all().count();
+    assert!(laps >= 4, "twelve minutes have {laps} laps");
+}
+
+#[test]
+fn operations_that_need_the_same_do_not_overlap() {
+    for seed in 0..200 {
+        let plan = Plan::new(seed, 50);
+        for (index, first) in plan.operations.iter().enumerate() {
+            for second in &plan.operations[index + 1..] {
+                let is_over = first.at + first.lasts <= second.at;
+                assert!(is_over || first.resource() != second.resource(), "seed {seed}: {first} and {second}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seed_makes_one_plan_and_a_plan_is_read_as_it_was_written() {
+    for seed in 0..50 {
+        let plan = Plan::new(seed, 60);
+        assert_eq!(plan, Plan::new(seed, 60));
+        assert_eq!(plan.to_string().parse(), Ok(plan));
+    }
+    assert_ne!(Plan::new(1, 60).operations, Plan::new(2, 60).operations);
+}
+
+#[test]
+fn a_plan_with_a_mistake_is_refused() {
+    let read = |line: &str| format!("# seed=1 seconds=5\n{line}\n").parse::<Plan>();
+    assert!(read("100 cut-kafka node=1 for=500").is_ok());
+    let operation = Operation { at: 100, kind: Kind::Cut(Server::Kafka), node: 1, lasts: 500, by: 0 };
+    assert_eq!(read("100 cut-kafka node=1 for=500").unwrap().operations, [operation]);
+    for line in [
+        "cut-kafka",
+        "100 cut-zookeeper node=1",
+        "100 cut-kafka",
+        "100 cut-kafka node=4",
+        "100 kill-node node=1 fro=5",
+        "100 clock-step node=1",
+    ] {
+        read(line).expect_err(line);
+    }
+    "100 postgres-crash".parse::<Plan>().expect_err("no seed");
+}
