@@ -203,7 +203,7 @@ fn what_a_client_is_answered_is_understood_or_explained() {
     fuzz("answer", |input| {
         let (status, text) = input.split_first_chunk::<3>().unwrap_or((b"200", input));
         let status = std::str::from_utf8(status).ok().and_then(|status| status.parse().ok()).unwrap_or(502);
-        let answer = Answer { status, text: String::from_utf8_lossy(text).into_owned() };
+        let answer = Answer { status, text: String::from_utf8_lossy(text).into_owned(), retry_after: None };
         match answer.problem() {
             Some(problem) => drop(problem.ending()),
             None => drop(answer.read::<Task>().map(|task| task.lines())),
