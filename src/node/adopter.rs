@@ -136,6 +136,8 @@ impl Adopter {
     /// No broker answers this node while others have contact: they are to publish what it holds.
     async fn free_all(&mut self) -> Result<(), Error> {
         if !self.standing.borrow().is_cut_off {
+            // What was not freed in time is this node's still: the check finds it. It must not be freed at the next occasion, perhaps just before its settle.
+            self.to_free.clear();
             return Ok(());
         }
         let given_up = self.holdings.give_up_all_but(&[], clock::monotonic());
