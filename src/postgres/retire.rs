@@ -24,8 +24,10 @@ use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
-/// Whatever a detach waits for, it must not be cut off.
-const DETACH: Purpose = Purpose { name: "detach", deadline: Duration::ZERO, settings: &[("lock_timeout", "0")] };
+/// Whatever a detach waits for, it must not be cut off. But its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
+/// that stands still between two steps ends, so that another one goes on. No step between two uses of the session takes as long.
+const DETACH: Purpose =
+    Purpose { name: "detach", deadline: Duration::ZERO, settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")] };
 
 /// Retires the partitions of one table.
 #[derive(Debug)]
