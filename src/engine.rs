@@ -1,7 +1,10 @@
 //! The decisions, pure: events and a moment in, actions or an answer out. No input, no output, no clock.
 
 pub mod assignment;
+pub mod books;
 pub mod claiming;
 pub mod cluster_clock;
+pub mod failure;
 pub mod liveness;
+pub mod placing;
 pub mod topics;

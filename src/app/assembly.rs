@@ -1,6 +1,5 @@
 //! Puts a node together from its modules.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId};
+use crate::engine::books::Suspects;
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
@@ -371,7 +371,7 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
         metrics: parts.metrics.clone(),
         adopt_now: core.membership.adopt_now(),
         stopping: tasks.stopping.clone(),
-        unknown_before: HashSet::new(),
+        suspects: Suspects::default(),
         to_load: Vec::new(),
         to_free: Vec::new(),
         standing: core.membership.standing(),

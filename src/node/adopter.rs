@@ -23,6 +23,7 @@ use super::settler::Undone;
 use super::wheel::Entrance;
 use crate::clock;
 use crate::domain::{BatchId, Monotonic};
+use crate::engine::books::Suspects;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
@@ -44,7 +45,7 @@ pub struct Adopter {
     /// A member has left or died: look at once.
     pub adopt_now: Arc<Notify>,
     pub stopping: CancellationToken,
-    pub unknown_before: HashSet<BatchId>,
+    pub suspects: Suspects,
     /// Adopted or found, but not loaded yet.
     pub to_load: Vec<BatchId>,
     /// Given up, but not freed yet.
@@ -89,22 +90,20 @@ impl Adopter {
         }
         let comparison = self.holdings.compare(&own, asked_at);
         if let Some(durable_until) = durable_until {
-            let undone: HashSet<BatchId> = comparison.undone.iter().map(|settlement| settlement.batch).collect();
+            let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
             self.holdings.durable_until(durable_until, &undone);
         }
-        for settlement in comparison.undone {
-            tracing::warn!(batch = %settlement.batch, "a settle was undone; it is repeated");
+        for (batch, settlement) in comparison.undone {
+            tracing::warn!(%batch, "a settle was undone; it is repeated");
             self.undone.put(settlement);
         }
-        let unknown: HashSet<BatchId> = comparison.unknown.into_iter().collect();
-        for batch in unknown.intersection(&self.unknown_before) {
-            if !self.to_load.contains(batch) {
+        for batch in self.suspects.take_in(comparison.unknown) {
+            if !self.to_load.contains(&batch) {
                 tracing::info!(%batch, "found a batch of this node's whose claim was not answered");
                 self.metrics.recovered.inc();
-                self.to_load.push(*batch);
+                self.to_load.push(batch);
             }
         }
-        self.unknown_before = unknown;
         if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
             let adopted = self.adoptions.adopt(BATCHES_MAX).await?;
             if !adopted.is_empty() {
@@ -139,6 +138,8 @@ impl Adopter {
     /// No broker answers this node while others have contact: they are to publish what it holds.
     async fn free_all(&mut self) -> Result<(), Error> {
         if !self.standing.borrow().is_cut_off {
+            // What was not freed in time is this node's still: the check finds it. It must not be freed at the next occasion, perhaps just before its settle.
+            self.to_free.clear();
             return Ok(());
         }
         let given_up = self.holdings.give_up_all_but(&[], clock::monotonic());

@@ -1,22 +1,16 @@
 //! What this node holds between claim and settle: its batches, how far each has come, and how much it is.
 //!
-//! The books say of each batch that this node has asked for, holds, or has settled a moment ago, so that the check of its own unsettled batches (`adopter`)
-//! can tell a batch that was forgotten from one that is on its way:
-//!
-//! ```text
-//!   asked for --answer--> held --all outcomes known--> held --settle answered--> settled --durable--> (forgotten)
-//!       |                                                                           |
-//!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
-//! ```
+//! What of each batch stands in the books, and what follows when Postgres says otherwise, is decided in [`crate::engine::books`].
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
+use crate::engine::books::{Books, Comparison, is_lost};
 use crate::engine::topics::{Action, Topics};
 use crate::postgres::settle::Settlement;
 
@@ -162,23 +156,12 @@ impl Held {
     }
 }
 
-#[derive(Debug)]
-enum Entry {
-    /// A statement that makes or fetches the batch is on its way.
-    Asked,
-    Held,
-    Settled {
-        settlement: Arc<Settlement>,
-        answered_at: Monotonic,
-    },
-}
-
 #[derive(Debug, Default)]
 struct State {
     amount: Amount,
     slots: Vec<Option<Arc<Held>>>,
     free: Vec<u32>,
-    books: HashMap<BatchId, Entry>,
+    books: Books<Arc<Settlement>>,
 }
 
 /// All that is held, with its books and bounds.
@@ -189,15 +172,6 @@ pub struct Holdings {
     topics: Mutex<Topics>,
 }
 
-/// What a look at the node's own unsettled batches says.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    /// Neither asked for nor held nor settled: an answer was lost, or it was adopted.
-    pub unknown: Vec<BatchId>,
-    /// Settled, and yet unsettled: a crash of Postgres undid the settle.
-    pub undone: Vec<Arc<Settlement>>,
-}
-
 impl Holdings {
     pub fn new(bounds: Bounds, topics: Topics) -> Self {
         Self { bounds, state: Mutex::default(), topics: Mutex::new(topics) }
@@ -205,17 +179,12 @@ impl Holdings {
 
     /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
     pub fn ask_for(&self, batch: BatchId) -> bool {
-        let mut state = self.lock();
-        if state.books.contains_key(&batch) {
-            return false;
-        }
-        state.books.insert(batch, Entry::Asked);
-        true
+        self.lock().books.ask_for(batch)
     }
 
     /// The statement brought no batch, or no answer.
     pub fn forget(&self, batch: BatchId) {
-        self.lock().books.remove(&batch);
+        self.lock().books.forget(batch);
     }
 
     /// Takes a batch in.
@@ -224,7 +193,7 @@ impl Holdings {
     pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Arc<Held> {
         self.count_topics(&batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
         let mut state = self.lock();
-        state.books.insert(batch.id, Entry::Held);
+        state.books.hold(batch.id);
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;
@@ -243,44 +212,27 @@ impl Holdings {
 
     /// The batch was settled: it is remembered until that is durable.
     pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, now: Monotonic) {
-        self.release(held, Some(Entry::Settled { settlement, answered_at: now }));
+        self.release(held, |books| books.settled(held.batch.id, settlement, now));
     }
 
     /// The batch is no longer this node's.
     pub fn let_go(&self, held: &Held) {
-        self.release(held, None);
+        self.release(held, |books| books.forget(held.batch.id));
     }
 
-    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`
-    /// since. They are forgotten.
+    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`.
     pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
-        self.lock().books.retain(|batch, entry| {
-            let is_durable = matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < sent_at);
-            !is_durable || undone.contains(batch)
-        });
+        self.lock().books.durable_until(sent_at, undone);
     }
 
     /// A settle was done again.
     pub fn settled_again(&self, batch: BatchId, now: Monotonic) {
-        if let Some(Entry::Settled { answered_at, .. }) = self.lock().books.get_mut(&batch) {
-            *answered_at = now;
-        }
+        self.lock().books.settled_again(batch, now);
     }
 
     /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
-    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison {
-        let state = self.lock();
-        let mut comparison = Comparison::default();
-        for batch in own_unsettled {
-            match state.books.get(batch) {
-                None => comparison.unknown.push(*batch),
-                Some(Entry::Settled { settlement, answered_at }) if *answered_at < asked_at => {
-                    comparison.undone.push(Arc::clone(settlement));
-                }
-                Some(Entry::Asked | Entry::Held | Entry::Settled { .. }) => {}
-            }
-        }
-        comparison
+    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
+        self.lock().books.compare(own_unsettled, asked_at)
     }
 
     /// Gives up what is held, incomplete, and not among `own`, which was asked for at `asked_at`: what was claimed since cannot be in it. Answers which
@@ -288,14 +240,14 @@ impl Holdings {
     pub fn give_up_all_but(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
-        let lost = held.into_iter().filter(|held| held.held_at < asked_at && !own.contains(&held.batch.id) && held.give_up());
+        let lost = held.into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up());
         lost.map(|held| held.batch.id).collect()
     }
 
     /// True when nothing is held, and nothing was asked for.
     pub fn is_idle(&self) -> bool {
         let state = self.lock();
-        state.amount == Amount::default() && !state.books.values().any(|entry| matches!(entry, Entry::Asked))
+        state.amount == Amount::default() && !state.books.has_asked()
     }
 
     /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
@@ -340,13 +292,10 @@ impl Holdings {
         self.topics().acknowledged(topic, now)
     }
 
-    fn release(&self, held: &Held, entry: Option<Entry>) {
+    fn release(&self, held: &Held, note: impl FnOnce(&mut Books<Arc<Settlement>>)) {
         {
             let mut state = self.lock();
-            match entry {
-                Some(entry) => state.books.insert(held.batch.id, entry),
-                None => state.books.remove(&held.batch.id),
-            };
+            note(&mut state.books);
             if state.slots[place(held.slot)].take().is_none() {
                 return;
             }

@@ -10,22 +10,13 @@ use super::service::Refusal;
 use super::wheel::Entrance;
 use crate::clock;
 use crate::domain::{Batch, IdRange, NewTask, Timestamp};
+use crate::engine::placing;
+pub use crate::engine::placing::Place;
 use crate::postgres::Error;
 use crate::shutdown::chain;
 
 /// Ranges of ids behind the front that wait to be claimed.
 const LATE_MAX: usize = 64;
-
-/// Where a new task goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Due within the leaves.
-    Near,
-    /// Due beyond the last leaf.
-    Far,
-    /// Due within the window: straight into a batch of this node.
-    Claimed,
-}
 
 /// What it takes to find a task its place, and to see that it is not forgotten there. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -41,23 +32,19 @@ pub struct Placing {
 pub struct Sorter<'a> {
     shared: &'a claimer::Shared,
     may_claim: bool,
-    soon: Timestamp,
-    end: Timestamp,
+    rule: placing::Sorter,
 }
 
 impl Sorter<'_> {
     pub fn place_of(&self, task: &NewTask) -> Place {
         let due_at = task.id.due_at();
-        if self.may_claim && due_at <= self.soon && self.shared.holdings.topics().is_open(&task.record.topic) {
-            Place::Claimed
-        } else {
-            self.table_of(task)
-        }
+        let is_open = || self.shared.holdings.topics().is_open(&task.record.topic);
+        self.rule.place_of(due_at, self.may_claim && self.rule.is_soon(due_at) && is_open())
     }
 
     /// The table that a task belongs in when it is not claimed.
     pub fn table_of(&self, task: &NewTask) -> Place {
-        if task.id.due_at() < self.end { Place::Near } else { Place::Far }
+        self.rule.table_of(task.id.due_at())
     }
 }
 
@@ -71,9 +58,8 @@ impl Placing {
         Sorter {
             shared: &self.shared,
             may_claim: self.shared.gate.may_claim() && self.shared.holdings.has_room(),
-            soon: now.plus(self.window),
             // Before the first look at the leaves everything goes to the far table; the mover brings it back.
-            end: self.leaves.end().unwrap_or_default(),
+            rule: placing::Sorter::new(now, self.window, self.leaves.end().unwrap_or_default()),
         }
     }
 

@@ -12,6 +12,7 @@ use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Outcome, Receipt, TaskId, TopicName};
+use crate::engine::failure::{Circumstances, Failure, Remedy, remedy};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
 use crate::kill_point::{Point, reach};
@@ -137,18 +138,31 @@ impl Reports {
     fn failed(&self, held: Arc<Held>, index: u32, fate: Fate, is_retired: bool) {
         let place = place(index);
         let maybe_sent = held.note_maybe_sent(place, fate.maybe_sent());
-        let is_gone = || self.gone_count.load(Ordering::Relaxed) > 0 && self.holdings.topics().is_gone(held.topic_of(place));
-        match fate {
-            _ if held.is_given_up() => self.note(&held, place, self.deferred(&held, place, maybe_sent)),
-            Fate::BatchRefused(_) => self.alone.put((held, index)),
-            Fate::RefusedForGood(reason) => self.dead(&held, place, &reason.to_string()),
-            _ if is_retired || self.is_cut_off.load(Ordering::Relaxed) => self.later.put((held, index)),
-            Fate::Unavailable { .. } if is_gone() => self.dead(&held, place, "the topic does not exist"),
-            Fate::Unavailable { .. } | Fate::NotSent(_) | Fate::Unknown(_) | Fate::Acknowledged(_) => {
-                if matches!(fate, Fate::Unavailable { .. }) {
-                    self.holdings.topics().refused(held.topic_of(place), clock::monotonic());
+        let (failure, reason) = match fate {
+            Fate::Acknowledged(_) => return,
+            Fate::NotSent(reason) => (Failure::NotSent, reason),
+            Fate::Unknown(reason) => (Failure::Unknown, reason),
+            Fate::BatchRefused(reason) => (Failure::BatchRefused, reason),
+            Fate::RefusedForGood(reason) => (Failure::RefusedForGood, reason),
+            Fate::Unavailable { reason, .. } => (Failure::Unavailable, reason),
+        };
+        let circumstances = Circumstances {
+            is_given_up: held.is_given_up(),
+            is_blameless: is_retired || self.is_cut_off.load(Ordering::Relaxed),
+            is_topic_gone: self.gone_count.load(Ordering::Relaxed) > 0 && self.holdings.topics().is_gone(held.topic_of(place)),
+        };
+        match remedy(failure, circumstances) {
+            Remedy::Alone => self.alone.put((held, index)),
+            Remedy::Later => self.later.put((held, index)),
+            Remedy::GiveUp if failure == Failure::Unavailable => self.dead(&held, place, "the topic does not exist"),
+            Remedy::GiveUp => self.dead(&held, place, &reason.to_string()),
+            Remedy::Defer => {
+                if !circumstances.is_given_up {
+                    if failure == Failure::Unavailable {
+                        self.holdings.topics().refused(held.topic_of(place), clock::monotonic());
+                    }
+                    self.metrics.deferred.inc();
                 }
-                self.metrics.deferred.inc();
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
             }
         }

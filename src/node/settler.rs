@@ -117,7 +117,8 @@ impl Settler {
 
     async fn settle_again(&mut self) {
         let undone = self.undone.take();
-        for settlement in undone {
+        for mut settlement in undone {
+            Arc::make_mut(&mut settlement).put_off_until(self.clock.now().unwrap_or_default());
             match self.settles.settle(&[settlement.as_ref()]).await {
                 Ok(_) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
                 // The next check sees it unsettled again.

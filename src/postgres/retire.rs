@@ -25,8 +25,10 @@ use crate::domain::{Timestamp, ids};
 use crate::kill_point::{Point, reach};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
-/// Whatever a detach waits for, it must not be cut off.
-const DETACH: Purpose = Purpose { name: "detach", deadline: Duration::ZERO, settings: &[("lock_timeout", "0")] };
+/// Whatever a detach waits for, it must not be cut off. But its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
+/// that stands still between two steps ends, so that another one goes on. No step between two uses of the session takes as long.
+const DETACH: Purpose =
+    Purpose { name: "detach", deadline: Duration::ZERO, settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")] };
 
 /// Retires the partitions of one table.
 #[derive(Debug)]
@@ -125,7 +127,7 @@ impl Retirer {
     }
 
     /// Whether the detach is worth it; a leaf is emptied, so that its space is free at once.
-    async fn prepare(&mut self, partition: Partition) -> Result<bool, Error> {
+    pub async fn prepare(&mut self, partition: Partition) -> Result<bool, Error> {
         let what = format!("see whether {} can go", partition.name());
         let range = self.range(partition);
         let outcome = self
@@ -143,7 +145,8 @@ impl Retirer {
         }
     }
 
-    async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
+    /// The partition is part of nothing from now on.
+    pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
         let name = partition.name();
         let statement = format!("alter table {} detach partition {name} concurrently", partition.parent.table());
         self.detach.run(&format!("detach {name}"), async |open| execute(open, statement).await).await
@@ -158,7 +161,8 @@ impl Retirer {
         self.drop_or_keep(partition, now, retired).await
     }
 
-    async fn drop_or_keep(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+    /// Drops a detached partition that is past at `now`; one that is still needed is attached again.
+    pub async fn drop_or_keep(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
         // An orphan whose time has not come (the clock was set back): keep it, whatever is in it.
         let is_past = rules.end_of(partition).plus(rules.kept(partition.parent)) < now;

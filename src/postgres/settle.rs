@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
-use crate::domain::{Batch, BatchId, NodeId, Outcome, span::Reach};
+use crate::domain::{Batch, BatchId, NodeId, Outcome, TaskId, Timestamp, span::Reach};
 
 const PURPOSE: Purpose = Purpose {
     name: "settle",
@@ -166,6 +166,15 @@ impl Settlement {
             first_id: task.first_id.uuid(),
             next,
         });
+    }
+
+    /// Follow-ups that would be due before `now` are due at `now`: the leaf that they had may be gone when a settle is repeated after a long outage, and
+    /// without it the settle would be refused for ever.
+    pub fn put_off_until(&mut self, now: Timestamp) {
+        let put_off = |id: &mut Uuid| *id = TaskId::from_uuid(*id).due_at_least(now).uuid();
+        self.follow_ups.iter_mut().for_each(|follow_up| put_off(&mut follow_up.id));
+        self.next_ids.iter_mut().flatten().flatten().for_each(put_off);
+        self.moves.iter_mut().filter_map(|moved| moved.next.as_mut()).for_each(put_off);
     }
 
     /// True when nothing but the batch's own row is written.
@@ -376,4 +385,36 @@ async fn settle_with_follow_ups(
         .bind(name_retention.as_secs_f64())
         .fetch_all(connection)
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::batch::TaskParts;
+    use crate::domain::{BatchBuilder, Shard};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_millis(second * 1000)
+    }
+
+    fn id(second: i64) -> TaskId {
+        TaskId::new(at(second), Shard::new(1), 7)
+    }
+
+    #[test]
+    fn a_follow_up_that_is_overdue_is_due_now_wherever_the_settlement_names_it() {
+        let mut builder = BatchBuilder::new(BatchId::new(at(1), 0, 1), 1, 16);
+        let (key, payload, headers) = (None, Some(&b"p"[..]), None);
+        let name = Some(&b"n"[..]);
+        builder.push(TaskParts { id: id(1), first_id: None, attempt: None, topic: "t", key, payload, headers, name });
+        let mut settlement = Settlement::new(&builder.build(), &[Outcome::Deferred { next: id(5), maybe_sent: false }]);
+        let before = settlement.clone();
+        settlement.put_off_until(at(5));
+        assert_eq!(settlement, before, "what is not overdue stays");
+        settlement.put_off_until(at(9));
+        let next = id(9).uuid();
+        assert_eq!(settlement.follow_ups.iter().map(|follow_up| follow_up.id).collect::<Vec<_>>(), [next]);
+        assert_eq!(settlement.next_ids, Some(vec![Some(next)]));
+        assert_eq!(settlement.moves.iter().map(|moved| moved.next).collect::<Vec<_>>(), [Some(next)]);
+    }
 }

@@ -13,7 +13,7 @@ use crate::support::{Api, Cluster, Ledger, NONE, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const TASK_COUNT: usize = 6000;
-const SPAN_MS: i64 = 6000;
+const SPAN_MS: i64 = 12_000;
 const VERDICTS_MIN: usize = 500;
 const CANCELLERS: usize = 16;
 const WINDOW_MS: i64 = 200;

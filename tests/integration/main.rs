@@ -41,6 +41,7 @@ mod membership_support;
 mod names;
 mod outages;
 mod refusals;
+mod replay;
 mod restart;
 mod settings;
 mod storage;

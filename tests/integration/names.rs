@@ -447,7 +447,7 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
             }
         } else {
             // Mostly within the window, so that many are claimed before the next request for their name: else nearly all are replaced.
-            let ahead = if rand::random_range(0..4) > 0 { rand::random_range(50..100) } else { rand::random_range(100..500) };
+            let ahead = if rand::random_range(0..3) > 0 { rand::random_range(50..100) } else { rand::random_range(250..500) };
             let due_at = now_ms() + ahead;
             let answer = api.put(&topic, &name, json!({ "due_at": due_at, "payload_text": "x" })).await;
             let mut told = told.lock().unwrap();

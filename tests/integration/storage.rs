@@ -393,8 +393,16 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     let poison = near[1234];
     database.run(&format!("alter table task add constraint no_poison check (id <> '{poison}')")).await;
     let mut mover = Mover::new(&database.settings);
-    let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
-    assert_eq!((moved.task_count, moved.stuck_count), (2508, 1));
+    // A round ends early while Postgres has not let go yet of the lock of a statement that it refused; the next one goes on.
+    let (mut moved_count, mut stuck_count) = (0, 0);
+    eventually("all that can be moved is moved", Duration::from_secs(30), async || {
+        let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
+        moved_count += moved.task_count;
+        stuck_count = moved.stuck_count;
+        moved_count == 2508 && stuck_count == 1
+    })
+    .await;
+    assert_eq!((moved_count, stuck_count), (2508, 1));
     assert_eq!(mover.count().await.unwrap(), 3);
     assert_eq!(database.number("select count(*) from task").await, 2508);
     database.run("alter table task drop constraint no_poison").await;

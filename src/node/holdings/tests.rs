@@ -82,7 +82,7 @@ fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
     let comparison = holdings.compare(&[asked, held, before, after, stranger], at(2));
     assert_eq!(comparison.unknown, [stranger]);
     // Settled before the question, and unsettled in the answer. The other one was answered after it.
-    assert_eq!(comparison.undone.iter().map(|settlement| settlement.batch).collect::<Vec<_>>(), [before]);
+    assert_eq!(comparison.undone.iter().map(|(batch, _)| *batch).collect::<Vec<_>>(), [before]);
     holdings.forget(asked);
     assert_eq!(holdings.compare(&[asked], at(2)).unknown, [asked]);
 }

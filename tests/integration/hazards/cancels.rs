@@ -51,11 +51,12 @@ async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
         run(&mut mover, moving).await;
         let found = if has_rule {
             let mut canceller = Canceller::new(&stage.settings);
-            let (cancelled, ()) = tokio::join!(canceller.cancel_group(&ids), async {
+            let ((cancelled, outcome), ()) = tokio::join!(canceller.cancel_group(&ids), async {
                 stage.wait_blocked(1).await;
                 run(&mut mover, "commit").await;
             });
-            cancelled.unwrap()[0]
+            outcome.unwrap();
+            cancelled[0]
         } else {
             let text = format!("with far as ({} returning t.id) {}", delete("task_far", &ids), delete("task", &ids));
             let cancelling = in_background(stage.another().await, text);
@@ -80,11 +81,13 @@ async fn cancels_that_take_rows_in_different_orders_deadlock() {
         run(&mut holder, &format!("begin; select from task where id = '{}' for update", ids[1])).await;
         if has_rule {
             let (mut one, mut other) = (Canceller::new(&stage.settings), Canceller::new(&stage.settings));
-            let (first, second, ()) = tokio::join!(one.cancel_group(&ids), other.cancel_group(&backwards), async {
-                stage.wait_blocked(2).await;
-                run(&mut holder, "rollback").await;
-            });
-            let cancelled = first.unwrap().into_iter().chain(second.unwrap()).filter(|is_cancelled| *is_cancelled);
+            let ((first, one_ended), (second, other_ended), ()) =
+                tokio::join!(one.cancel_group(&ids), other.cancel_group(&backwards), async {
+                    stage.wait_blocked(2).await;
+                    run(&mut holder, "rollback").await;
+                });
+            one_ended.and(other_ended).unwrap();
+            let cancelled = first.into_iter().chain(second).filter(|is_cancelled| *is_cancelled);
             assert_eq!(cancelled.count(), 3, "each of them once");
         } else {
             let text = |ids: &[TaskId]| format!("{PLAN}; {}", delete("task", ids));

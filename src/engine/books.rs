@@ -1,0 +1,192 @@
+//! The books of a node: which batches it has asked for, holds, or has settled a moment ago. Held against what Postgres calls unsettled and this node's,
+//! they tell a batch that was forgotten from one that is on its way:
+//!
+//! ```text
+//!   asked for --answer--> held --all outcomes known--> held --settle answered--> settled --durable--> (forgotten)
+//!       |                                                                           |
+//!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
+//! ```
+
+use std::collections::{HashMap, HashSet};
+
+use crate::domain::{BatchId, Monotonic};
+
+#[derive(Debug)]
+enum Entry<S> {
+    /// A statement that makes or fetches the batch is on its way.
+    Asked,
+    Held,
+    Settled {
+        settlement: S,
+        answered_at: Monotonic,
+    },
+}
+
+/// `S` is what it takes to repeat a settle.
+#[derive(Debug)]
+pub struct Books<S> {
+    entries: HashMap<BatchId, Entry<S>>,
+}
+
+/// What a look at the node's own unsettled batches says.
+#[derive(Debug)]
+pub struct Comparison<S> {
+    /// Neither asked for nor held nor settled: an answer was lost, or it was adopted.
+    pub unknown: Vec<BatchId>,
+    /// Settled, and yet unsettled: a crash of Postgres undid the settle.
+    pub undone: Vec<(BatchId, S)>,
+}
+
+impl<S> Default for Books<S> {
+    fn default() -> Self {
+        Self { entries: HashMap::new() }
+    }
+}
+
+impl<S: Clone> Books<S> {
+    /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
+    pub fn ask_for(&mut self, batch: BatchId) -> bool {
+        if self.entries.contains_key(&batch) {
+            return false;
+        }
+        self.entries.insert(batch, Entry::Asked);
+        true
+    }
+
+    /// The statement brought no batch, or no answer; or the batch is no longer this node's.
+    pub fn forget(&mut self, batch: BatchId) {
+        self.entries.remove(&batch);
+    }
+
+    pub fn hold(&mut self, batch: BatchId) {
+        self.entries.insert(batch, Entry::Held);
+    }
+
+    /// A settle was answered: it is remembered until it is durable.
+    pub fn settled(&mut self, batch: BatchId, settlement: S, answered_at: Monotonic) {
+        self.entries.insert(batch, Entry::Settled { settlement, answered_at });
+    }
+
+    /// A settle was done again.
+    pub fn settled_again(&mut self, batch: BatchId, now: Monotonic) {
+        if let Some(Entry::Settled { answered_at, .. }) = self.entries.get_mut(&batch) {
+            *answered_at = now;
+        }
+    }
+
+    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`
+    /// since. They are forgotten.
+    pub fn durable_until(&mut self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
+        self.entries.retain(|batch, entry| {
+            let is_durable = matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < sent_at);
+            !is_durable || undone.contains(batch)
+        });
+    }
+
+    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
+    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<S> {
+        let mut comparison = Comparison { unknown: Vec::new(), undone: Vec::new() };
+        for batch in own_unsettled {
+            match self.entries.get(batch) {
+                None => comparison.unknown.push(*batch),
+                Some(Entry::Settled { settlement, answered_at }) if *answered_at < asked_at => {
+                    comparison.undone.push((*batch, settlement.clone()));
+                }
+                Some(Entry::Asked | Entry::Held | Entry::Settled { .. }) => {}
+            }
+        }
+        comparison
+    }
+
+    /// True when a statement that makes or fetches a batch is on its way.
+    pub fn has_asked(&self) -> bool {
+        self.entries.values().any(|entry| matches!(entry, Entry::Asked))
+    }
+}
+
+/// Of a batch that is held since `held_at`: true when it is no longer this node's by the answer `own` to a question asked at `asked_at`. What was claimed
+/// since the question cannot be in the answer.
+pub fn is_lost(batch: BatchId, held_at: Monotonic, own: &HashSet<BatchId>, asked_at: Monotonic) -> bool {
+    held_at < asked_at && !own.contains(&batch)
+}
+
+/// Batches that the books do not know: one look is no proof, for a statement may be on its way.
+#[derive(Debug, Default)]
+pub struct Suspects {
+    before: HashSet<BatchId>,
+}
+
+impl Suspects {
+    /// Takes in what a look found unknown; answers what the look before found unknown as well, and so is to be loaded.
+    pub fn take_in(&mut self, unknown: impl IntoIterator<Item = BatchId>) -> Vec<BatchId> {
+        let unknown: HashSet<BatchId> = unknown.into_iter().collect();
+        let twice = unknown.intersection(&self.before).copied().collect();
+        self.before = unknown;
+        twice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::Timestamp;
+
+    fn batch(random: u64) -> BatchId {
+        BatchId::new(Timestamp::from_millis(1_795_252_500_000), 0, random)
+    }
+
+    fn at(second: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(second))
+    }
+
+    #[test]
+    fn a_batch_is_unknown_unless_it_was_asked_for_or_is_held() {
+        let mut books: Books<()> = Books::default();
+        assert!(books.ask_for(batch(1)));
+        assert!(!books.ask_for(batch(1)), "nobody asks twice");
+        books.hold(batch(2));
+        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(5)).unknown, [batch(3)]);
+        books.forget(batch(1));
+        assert_eq!(books.compare(&[batch(1)], at(5)).unknown, [batch(1)]);
+        assert!(!books.has_asked());
+    }
+
+    #[test]
+    fn a_settle_that_was_answered_before_the_question_and_is_not_there_was_undone() {
+        let mut books = Books::default();
+        books.settled(batch(1), 'a', at(4));
+        books.settled(batch(2), 'b', at(6));
+        assert_eq!(books.compare(&[batch(1), batch(2)], at(5)).undone, [(batch(1), 'a')]);
+        books.settled_again(batch(1), at(7));
+        assert!(books.compare(&[batch(1)], at(5)).undone.is_empty());
+    }
+
+    #[test]
+    fn a_settle_is_forgotten_when_a_later_heartbeat_was_answered_and_it_was_not_seen_undone() {
+        let mut books = Books::default();
+        for (number, second) in [(1, 1), (2, 2), (3, 3)] {
+            books.settled(batch(number), (), at(second));
+        }
+        books.durable_until(at(3), &HashSet::from([batch(2)]));
+        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(9)).unknown, [batch(1)]);
+    }
+
+    #[test]
+    fn what_was_claimed_since_the_question_is_not_lost() {
+        let own = HashSet::from([batch(1)]);
+        assert!(!is_lost(batch(1), at(1), &own, at(5)));
+        assert!(is_lost(batch(2), at(1), &own, at(5)));
+        assert!(!is_lost(batch(2), at(5), &own, at(5)));
+    }
+
+    #[test]
+    fn a_batch_must_be_unknown_twice_running() {
+        let mut suspects = Suspects::default();
+        assert!(suspects.take_in([batch(1)]).is_empty());
+        assert!(suspects.take_in([batch(2)]).is_empty());
+        assert!(suspects.take_in([batch(1)]).is_empty());
+        assert_eq!(suspects.take_in([batch(1), batch(2)]), [batch(1)]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Controls: a checker that finds nothing in a wrong model proves nothing of a right one. Each deliberate mistake must break the property that it is about.
+
+use crate::checker::{NEVER_LOST, search};
+use crate::protocol::properties::{CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, ONE_OF_A_NAME, TRUE_VERDICT};
+use crate::protocol::scopes::{self, Scope};
+use crate::protocol::{Mistake, Protocol};
+
+/// A mistake, the scope in which it bites, and what it breaks.
+type Control = (Mistake, fn() -> Scope, &'static str);
+
+const CONTROLS: [Control; 18] = [
+    (Mistake::SettleWithoutOwner, scopes::zombies, FROM_A_CLAIM),
+    (Mistake::SettleWhatIsSettled, scopes::late_settles, IN_ONE_PLACE),
+    (Mistake::CancelLooksNearFirst, scopes::far_and_cancel, TRUE_VERDICT),
+    (Mistake::AdoptWithoutHeartbeat, scopes::two_tasks, FROM_A_CLAIM),
+    (Mistake::PublishBeforeTheClaimCommits, scopes::life_and_death, FROM_A_CLAIM),
+    (Mistake::RetireWithoutSecondLook, scopes::leaves, IN_ONE_PLACE),
+    (Mistake::FollowUpOutsideTheSettle, scopes::deferral_and_cancel, IN_ONE_PLACE),
+    (Mistake::ReplaceWithoutLock, scopes::names, ONE_OF_A_NAME),
+    (Mistake::CancelTakesWhatMayBeSent, scopes::deferral_and_cancel, CANCELLED_UNSENT),
+    (Mistake::ZombieDoesNotAsk, scopes::zombies, FROM_A_CLAIM),
+    (Mistake::MoveWithoutDelete, scopes::far_and_cancel, IN_ONE_PLACE),
+    (Mistake::AdoptedIsTakenForFresh, scopes::adopted_and_cancelled, CANCELLED_UNSENT),
+    (Mistake::DeclareDeadWithoutCounter, scopes::zombies, FROM_A_CLAIM),
+    (Mistake::SettleForgottenAtItsAnswer, scopes::crashes, DUPLICATES),
+    (Mistake::NoLookForOwnBatches, scopes::late_settles, NEVER_LOST),
+    (Mistake::SettleRepeatedAsItWas, scopes::undone_settles, NEVER_LOST),
+    (Mistake::FrozenRetirerKeepsItsLock, scopes::leaves, NEVER_LOST),
+    (Mistake::DoubtOfAnEarlierAttemptForgotten, scopes::deferral_and_cancel, CANCELLED_UNSENT),
+];
+
+#[test]
+fn each_deliberate_mistake_is_found_and_breaks_what_it_is_about() {
+    let mut wrong = Vec::new();
+    for (mistake, scope, property) in CONTROLS {
+        let found = search(&Protocol::new(scope(), Some(mistake)));
+        let said = found.broken.as_ref().map_or("nothing", |broken| broken.property);
+        let length = found.broken.as_ref().map_or(0, |broken| broken.trace.len());
+        eprintln!("{mistake:?}: {said}; {} states, a trace of {length} steps", found.state_count);
+        if said != property {
+            let story = found.broken.map_or_else(String::new, |broken| broken.story());
+            wrong.push(format!("{mistake:?} should break \"{property}\": {story}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

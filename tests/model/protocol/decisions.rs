@@ -1,0 +1,260 @@
+//! What the product's own code decides. The model has no rule of its own for any of this: it asks `punctual::engine` and `punctual::domain`, and keeps the
+//! answers, for it asks millions of times.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use punctual::domain::leaves::{Parent, Rules};
+use punctual::domain::{ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp};
+use punctual::engine::assignment::assign;
+use punctual::engine::claiming::{Claiming, Scope, Settings};
+use punctual::engine::liveness::trust::Trust;
+use punctual::engine::liveness::{EtcdView, Liveness, Sign};
+use punctual::engine::placing::{Place, Sorter};
+use punctual::engine::topics::retry_delay;
+
+use super::state::{Heart, IDENTITIES, Leaf, TASKS};
+
+pub const TTL: Duration = Duration::from_secs(3);
+const LEAF: Duration = Duration::from_secs(900);
+/// When the leaf begins that the tasks are due in: any multiple of its width.
+pub const EPOCH: Timestamp = Timestamp::from_micros(1_795_252_500_000_000);
+
+/// When things are, from the beginning of the leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The moments of the model, ms.
+    pub ticks: &'static [i64],
+    /// When each task is due, ms.
+    pub due: [i64; TASKS],
+    /// The leaf is made at this tick: what is due in it is far before.
+    pub leaf_at: u8,
+}
+
+/// Ids that one claim takes, at one tick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClaimKind {
+    pub tick: u8,
+    pub is_far: bool,
+    /// Of all shards, not of the node's own.
+    pub is_for_all: bool,
+    /// From the first moment of the leaf, so that it can be told to Postgres at another date.
+    pub range: (i128, i128),
+    /// The due times that are in it.
+    pub dues: u16,
+}
+
+/// What is known of another node: its heartbeat, how old it is, and whether etcd has its key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Other {
+    pub identity: u8,
+    pub heart: Heart,
+    pub age: u8,
+    pub has_key: bool,
+}
+
+/// What a node decides about the others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    pub declare_dead: Vec<u8>,
+    /// The tasks' shards that are this node's.
+    pub mine: u8,
+}
+
+type Seen = (u8, bool, [Option<Other>; IDENTITIES]);
+
+#[derive(Debug)]
+pub struct Decisions {
+    pub times: Times,
+    /// Due times: those of the tasks, then those of what is put off at each tick, then the ticks.
+    pub dues: Vec<Timestamp>,
+    pub claims: Vec<ClaimKind>,
+    movable: Vec<u16>,
+    is_past: Vec<bool>,
+    in_leaf: u16,
+    trusted: [bool; 4],
+    standings: Mutex<HashMap<Seen, Standing>>,
+}
+
+impl Decisions {
+    pub fn new(times: Times) -> Self {
+        let mut dues: Vec<Timestamp> = times.due.iter().map(|ms| at(*ms)).collect();
+        let last = times.ticks.len() - 1;
+        for (tick, ms) in times.ticks.iter().enumerate() {
+            // There is no later tick for the last one to wait for.
+            let delay = if tick == last { Duration::ZERO } else { retry_delay(1, 0) };
+            dues.push(at(*ms).plus(delay));
+        }
+        dues.extend(times.ticks.iter().map(|ms| at(*ms)));
+        let rules = Rules::new(&ClusterSettings { leaf: LEAF, horizon: LEAF * 2, ..ClusterSettings::DEFAULT });
+        let is_past = |ms: &i64| !rules.past(Parent::Task, &BTreeSet::from([EPOCH]), at(*ms)).is_empty();
+        let mask = |range: IdRange| {
+            (0..dues.len())
+                .filter(|due| range.contains(TaskId::new(dues[*due], Shard::new(0), 1).uuid()))
+                .fold(0, |all, due| all | 1 << due)
+        };
+        let attached = |tick: usize| {
+            let leaves = (-2..8).map(|n| at(n * 900_000)).filter(|leaf| tick >= usize::from(times.leaf_at) || *leaf < EPOCH);
+            leaves.collect::<BTreeSet<_>>()
+        };
+        let movable = (0..times.ticks.len()).map(|tick| {
+            let now = at(times.ticks[tick]);
+            mask(IdRange::of_times(now, rules.end_of_run(Parent::Task, &attached(tick), now)))
+        });
+        let claims = (0..times.ticks.len()).flat_map(|tick| claims_at(tick, at(times.ticks[tick]), &mask)).collect();
+        let trust = Trust::new(TTL);
+        Self {
+            movable: movable.collect(),
+            claims,
+            is_past: times.ticks.iter().map(is_past).collect(),
+            in_leaf: mask(IdRange::of_times(EPOCH, EPOCH.plus(LEAF))),
+            trusted: [0, 1, 2, 3].map(|age| trust.is_trusted(Some(moment(END - age_of(age))), moment(END))),
+            standings: Mutex::default(),
+            times,
+            dues,
+        }
+    }
+
+    /// Of what is put off at `tick`.
+    pub fn due_of_follow_up(&self, tick: u8) -> u8 {
+        u8::try_from(TASKS).unwrap() + tick
+    }
+
+    /// A follow-up that is overdue is due now.
+    pub fn due_at_least(&self, due: u8, tick: u8) -> u8 {
+        let id = TaskId::new(self.dues[usize::from(due)], Shard::new(0), 1);
+        let now = at(self.times.ticks[usize::from(tick)]);
+        let ticks = u8::try_from(self.times.ticks.len()).unwrap();
+        if id.due_at_least(now) == id { due } else { self.due_of_follow_up(tick) + ticks }
+    }
+
+    pub fn is_due(&self, due: u8, tick: u8) -> bool {
+        self.dues[usize::from(due)] <= at(self.times.ticks[usize::from(tick)])
+    }
+
+    pub fn movable(&self, tick: u8) -> u16 {
+        self.movable[usize::from(tick)]
+    }
+
+    pub fn is_in_leaf(&self, due: u8) -> bool {
+        self.in_leaf >> due & 1 == 1
+    }
+
+    pub fn is_leaf_past(&self, tick: u8) -> bool {
+        self.is_past[usize::from(tick)]
+    }
+
+    pub fn is_trusted(&self, age: u8) -> bool {
+        self.trusted[usize::from(age)]
+    }
+
+    pub fn place(&self, task: usize, tick: u8, may_claim: bool) -> Place {
+        let now = at(self.times.ticks[usize::from(tick)]);
+        let end = if tick >= self.times.leaf_at { EPOCH.plus(LEAF * 4) } else { EPOCH };
+        Sorter::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], may_claim)
+    }
+
+    /// What `identity` makes of the others.
+    pub fn standing(&self, identity: u8, is_etcd_away: bool, others: [Option<Other>; IDENTITIES]) -> Standing {
+        let seen = (identity, is_etcd_away, others);
+        self.standings.lock().unwrap().entry(seen).or_insert_with(|| decide(identity, is_etcd_away, &others)).clone()
+    }
+}
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(EPOCH.as_millis() + ms)
+}
+
+fn moment(span: Duration) -> Monotonic {
+    Monotonic::from_start(span)
+}
+
+/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, all that is long overdue, and the far table.
+fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
+    let settings =
+        Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
+    let oldest = at(-60_000);
+    let fresh = || Claiming::new(settings);
+    let mut claims = Vec::new();
+    let mut add = |range: IdRange, scope: Scope, is_far: bool| {
+        let offset = |id: uuid::Uuid| {
+            i128::try_from(id.as_u128()).unwrap() - i128::try_from(IdRange::of_times(EPOCH, EPOCH).from.as_u128()).unwrap()
+        };
+        let kind = ClaimKind {
+            tick: u8::try_from(tick).unwrap(),
+            is_far,
+            is_for_all: scope == Scope::All,
+            range: (offset(range.from), offset(range.to)),
+            dues: mask(range),
+        };
+        let is_known =
+            |other: &ClaimKind| (other.is_far, other.is_for_all, other.dues) == (kind.is_far, kind.is_for_all, kind.dues);
+        if kind.dues != 0 && !claims.iter().any(is_known) {
+            claims.push(kind);
+        }
+    };
+    let mut front = fresh();
+    while let Some(claim) = front.next_of_front(now) {
+        add(claim.range, claim.scope, false);
+        front.took(&claim, 1);
+    }
+    for (mut sweeping, oldest, until, scope, is_far) in [
+        (front, oldest, now, Scope::Mine, false),
+        (fresh(), oldest, now, Scope::All, false),
+        // As the claimer plans it: all that is due by now.
+        (fresh(), oldest, now.plus(punctual::engine::claiming::OVERDUE_FOR_ALL), Scope::All, true),
+    ] {
+        sweeping.sweep(oldest, until, scope);
+        while let Some(claim) = sweeping.next_of_strips() {
+            add(claim.range, claim.scope, is_far);
+            sweeping.took(&claim, 1);
+        }
+    }
+    claims
+}
+
+/// When the observations end.
+const END: Duration = Duration::from_secs(20);
+
+fn age_of(age: u8) -> Duration {
+    Duration::from_millis([0, 2_750, 3_500, 9_500][usize::from(age)])
+}
+
+fn node_id(identity: u8) -> NodeId {
+    NodeId::new(EPOCH, 0, u64::from(identity) + 1)
+}
+
+/// Reads the others' heartbeats each half second, as a node does, and decides by what it has seen.
+fn decide(identity: u8, is_etcd_away: bool, others: &[Option<Other>]) -> Standing {
+    let mut liveness = Liveness::new(TTL);
+    for half_second in 0..=40 {
+        let now = Duration::from_millis(half_second * 500);
+        let sign = |other: &Other| {
+            let last_beat = END - age_of(other.age);
+            let counter = i64::try_from(now.min(last_beat).as_millis()).unwrap();
+            let is_dead = other.heart == Heart::Dead;
+            (node_id(other.identity), Sign { counter, has_left: false, is_dead, can_publish: true, has_broker: true })
+        };
+        liveness.take_in(others.iter().flatten().filter(|other| other.heart != Heart::None).map(sign), moment(now), moment(now));
+    }
+    let members = || others.iter().flatten().filter(|other| other.has_key).map(|other| node_id(other.identity)).collect();
+    let view = if is_etcd_away { EtcdView::Away } else { EtcdView::Known(members()) };
+    let decision = liveness.decide(&view);
+    let nodes = liveness.assignable(&decision, Some((node_id(identity), true)));
+    let owners = assign(ShardCount::new(2).unwrap(), &nodes);
+    let number = |node: NodeId| (0..9).find(|identity| node_id(*identity) == node).unwrap();
+    Standing {
+        declare_dead: decision.declare_dead.iter().map(|declare| number(declare.node)).collect(),
+        mine: owners
+            .iter()
+            .enumerate()
+            .filter(|(_, owner)| **owner == node_id(identity))
+            .fold(0, |all, (shard, _)| all | 1 << shard),
+    }
+}
+
+/// Whether the rows of a leaf in this state are seen by statements on the whole table.
+pub fn is_visible(leaf: Leaf) -> bool {
+    leaf == Leaf::Attached
+}
