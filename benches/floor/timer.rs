@@ -9,6 +9,9 @@ use punctual::kafka::Producer;
 
 use crate::held::Held;
 
+/// Tasks of a batch, due at one moment.
+type Slice = (Arc<Held>, Vec<usize>);
+
 const BATCHES_MAX: usize = 1_024;
 const NOTHING: Duration = Duration::from_secs(60);
 
@@ -33,7 +36,7 @@ impl Timer {
 }
 
 fn run(producer: &Producer, batches: &Receiver<(Arc<Held>, Vec<usize>)>) {
-    let mut due: BTreeMap<i64, Vec<(Arc<Held>, Vec<usize>)>> = BTreeMap::new();
+    let mut due: BTreeMap<i64, Vec<Slice>> = BTreeMap::new();
     loop {
         let micros = due.first_key_value().map(|(millis, _)| millis * 1000 - crate::now().as_micros());
         let wait = micros.map_or(NOTHING, |micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));

@@ -5,9 +5,8 @@
 //! `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves it a microsecond each.
 #![expect(
     clippy::print_stderr,
-    clippy::disallowed_methods,
     clippy::expect_used,
-    reason = "a program of the benchmarks: it ends where something is not as it should be, and waits by itself"
+    reason = "a program of the benchmarks: it ends where something is not as it should be"
 )]
 
 use std::sync::Arc;

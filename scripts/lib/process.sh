@@ -36,7 +36,7 @@ is_process() {
     { mapfile -d '' -t arguments <"/proc/$1/cmdline"; } 2>/dev/null || return 1
     # In the middle of an exec a process has no arguments for a moment. Zombies and kernel threads never have
     # any, and no program either.
-    ((${#arguments[@]} == 0)) && [[ -e /proc/$1/exe ]] || break
+    if ((${#arguments[@]} > 0)) || [[ ! -e /proc/$1/exe ]]; then break; fi
     sleep 0.02
   done
   for argument in "${arguments[@]}"; do

@@ -96,13 +96,7 @@ async fn carry_out(field: &Field, operation: &Operation) {
             alter(field, UNAVAILABLE, ("min.insync.replicas", "1")).await;
         }
         Kind::TopicDeleted => delete_topic(field, lasts).await,
-        Kind::TopicLimit => {
-            let begin = now_ms();
-            alter(field, LIMITED, ("max.message.bytes", LIMIT_LOW)).await;
-            until_undone().await;
-            alter(field, LIMITED, ("max.message.bytes", LIMIT_HIGH)).await;
-            field.note(LIMITED, |topic| topic.limits.push((begin, now_ms())));
-        }
+        Kind::TopicLimit => limit_topic(field, lasts).await,
         Kind::EtcdStop => restart(field, "etcd", Stop::InGoodOrder, lasts).await,
         Kind::EtcdKill => restart(field, "etcd", Stop::AtOnce, lasts).await,
         Kind::EtcdEmptied => empty_etcd(field).await,
@@ -128,6 +122,14 @@ async fn carry_out(field: &Field, operation: &Operation) {
             field.step_clock(0);
         }
     }
+}
+
+async fn limit_topic(field: &Field, lasts: i64) {
+    let begin = now_ms();
+    alter(field, LIMITED, ("max.message.bytes", LIMIT_LOW)).await;
+    wait::until(begin + lasts).await;
+    alter(field, LIMITED, ("max.message.bytes", LIMIT_HIGH)).await;
+    field.note(LIMITED, |topic| topic.limits.push((begin, now_ms())));
 }
 
 #[derive(Clone, Copy)]

@@ -160,12 +160,13 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, started_at
         wanted.iter().all(|position| positions.contains(position)).then_some(())
     })
     .await;
+    let pending = field.pending().await.into_iter().collect();
     History {
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
         records: field.arrivals(),
         lines,
-        pending: field.pending().await.into_iter().collect(),
+        pending,
         spans,
         topics,
         oddities: std::mem::take(&mut ledger.oddities.lock().unwrap()),

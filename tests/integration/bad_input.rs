@@ -124,7 +124,7 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
         assert_eq!((&results[0]["status"], &results[2]["status"]), (&json!(201), &json!(201)), "{item}: {results}");
         check_problem(item, &results[1]["problem"], (*status, kind, field));
     }
-    println!("{} wrong requests, each with its status, type and field", rows.len() + ITEMS.len());
+    eprintln!("{} wrong requests, each with its status, type and field", rows.len() + ITEMS.len());
     assert!(rows.len() + ITEMS.len() >= 100);
     let no_text = node.api().post("/v1/tasks", b"{\"topic\":\"\xff\"}".as_slice()).await;
     check_answer("bytes that are no UTF-8", &no_text, (400, "malformed-json", NO_FIELD));

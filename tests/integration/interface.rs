@@ -143,7 +143,7 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     assert!(output.status.success(), "schemathesis has found something (seed {SEED}):\n{said}\n{errors}");
     let calls = read_record(&record);
     let taken = calls.iter().filter(|call| (200..300).contains(&call.status)).count();
-    println!("schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx", calls.len());
+    eprintln!("schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx", calls.len());
     assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());
     let mut during = answered(&node).await;
     before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
@@ -152,7 +152,7 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     during.retain(|_, count| *count > 0);
     assert_eq!(during, of_record(&calls), "what the node has answered is what was recorded, by status");
     calls.iter().for_each(|call| oracle.take_in(call));
-    println!("{} tasks were accepted", oracle.task_count());
+    eprintln!("{} tasks were accepted", oracle.task_count());
     assert!(oracle.task_count() >= 200);
     oracle.check(&cluster, DEADLINE).await;
 }

@@ -65,14 +65,17 @@ pub struct Oracle {
     names: HashMap<(String, String), Uuid>,
 }
 
+/// Name, key, payload and headers.
+type Kept = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, String)>);
+
 /// A task as some table has it.
 #[derive(Debug)]
 struct Row {
     id: Uuid,
     state: String,
     topic: String,
-    /// Name, key, payload and headers, where the table has them.
-    kept: Option<(Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, String)>)>,
+    /// Where the table has it.
+    kept: Option<Kept>,
 }
 
 type Members = HashMap<String, Box<RawValue>>;
