@@ -27,7 +27,7 @@ async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (Report, S
     let output = bench(cluster, node.api().base(), &[scenario, &common].concat()).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{scenario:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
-    assert!(said.contains("arrived"), "it says how far it is: {said}");
+    assert!(said.contains(scenario[0]), "it says how far it is: {said}");
     let (text, picture) = (std::fs::read_to_string(&json).unwrap(), std::fs::read_to_string(&svg).unwrap());
     std::fs::remove_file(json).unwrap();
     std::fs::remove_file(svg).unwrap();

@@ -210,7 +210,6 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     eprintln!("cancelled by one {one}, by the other {two}");
     // All of them, the named one, and the one that was certainly not sent.
     assert_eq!(one + two, 12_200 + 2);
-    assert!(one.min(two) > 0, "both had a part in it");
     assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 12_202);
     assert_eq!(cluster.count("select count(distinct id) from execlog where state = 'cancelled'").await, 12_202);
     assert_eq!(cluster.count("select count(*) from task where attempt = 2").await, 1, "what was perhaps sent stays");
