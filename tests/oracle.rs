@@ -457,6 +457,28 @@ fn operations_that_need_the_same_do_not_overlap() {
 }
 
 #[test]
+fn each_kind_is_done_once_at_a_time_when_records_can_flow() {
+    for seconds in [COMPLETE_FROM_SECONDS, 48, 720] {
+        for seed in 0..200 {
+            let operations = Plan::new(seed, seconds).operations;
+            let is_at_the_same_time = |one: &Operation, other: &Operation| {
+                // An outage is judged by the records around it.
+                other != one
+                    && other.is_outage()
+                    && !one.is_outage()
+                    && one.at <= other.at + other.lasts
+                    && other.at <= one.at + one.lasts
+            };
+            for kind in Kind::all() {
+                let mut done = operations.iter().filter(|operation| operation.kind == kind);
+                let is_alone = done.any(|one| !operations.iter().any(|other| is_at_the_same_time(one, other)));
+                assert!(is_alone, "seed {seed}, {seconds} s: each {} meets an outage", kind.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn a_seed_makes_one_plan_and_a_plan_is_read_as_it_was_written() {
     for seed in 0..50 {
         let plan = Plan::new(seed, 60);

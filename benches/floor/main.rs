@@ -101,7 +101,7 @@ impl Claiming {
             }
             let to = low.saturating_add(width).min(front);
             let got = match self.claim(low, to).await {
-                Claimed::TooLarge => {
+                Claimed::TooLarge { .. } => {
                     width /= 2;
                     continue;
                 }

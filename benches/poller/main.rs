@@ -20,9 +20,10 @@ use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::sync::mpsc;
 
+/// `now()`, the time of the transaction: `clock_timestamp()` is volatile, and would make each poll read all that is pending.
 const DUE: &str = "
 select id, topic, key, payload from poll_task
-where status = 0 and due_at <= clock_timestamp()
+where status = 0 and due_at <= now()
 order by due_at limit $1
 for update skip locked";
 

@@ -22,8 +22,10 @@ pub enum Who {
     Nodes(usize),
     /// One node with this `--precision`.
     Precise(&'static str),
-    /// Polls every so many milliseconds.
+    /// Polls every so many milliseconds: one worker.
     Poller(u32),
+    /// Four such workers at once.
+    FourPollers(u32),
     Floor,
     /// The floor, its tasks loaded in due order: what a run's validity is judged by.
     FloorInOrder,
@@ -36,6 +38,7 @@ impl Who {
             Self::Nodes(count) => format!("punctual, {count} nodes"),
             Self::Precise(precision) => format!("punctual, precision {precision}"),
             Self::Poller(every) => format!("poller, {every} ms"),
+            Self::FourPollers(every) => format!("4 pollers, {every} ms"),
             Self::Floor => "floor".to_owned(),
             Self::FloorInOrder => "floor, loaded in due order".to_owned(),
         }
@@ -63,9 +66,6 @@ pub struct Running {
     watched: Vec<Watched>,
 }
 
-/// Parallel pollers: while one waits for Kafka, another reads. Not tuned further yet; the poller must burst at 33 k/s for a comparison to count.
-const POLLERS: &str = "4";
-
 impl Running {
     /// Prepares a contender in an empty database; nothing runs yet.
     pub async fn prepare(servers: &Servers, place: &Place, who: Who) -> Result<Self, Failure> {
@@ -82,9 +82,10 @@ impl Running {
                 }
                 ("punctual", commands)
             }
-            Who::Poller(every) => {
+            Who::Poller(every) | Who::FourPollers(every) => {
                 servers.run_in(place, include_str!("../poller/schema.sql")).await?;
-                ("poller", vec![vec![place.url.clone(), servers.kafka.clone(), every.to_string(), POLLERS.to_owned()]])
+                let workers = if matches!(who, Who::FourPollers(_)) { "4" } else { "1" };
+                ("poller", vec![vec![place.url.clone(), servers.kafka.clone(), every.to_string(), workers.to_owned()]])
             }
             Who::Floor | Who::FloorInOrder => {
                 migrate(servers, place).await?;

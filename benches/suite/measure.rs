@@ -36,12 +36,20 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
         let names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
         return Err(format!("there is no scenario {unknown}; there are {}", names.join(", ")).into());
     }
-    for cell in cells.iter().filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name)) {
+    let cells: Vec<Cell> =
+        cells.into_iter().filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name)).collect();
+    let mut is_warm = size == Size::Tiny;
+    for cell in &cells {
         println!("\n== {}: {}", cell.name, cell.title);
         for who in &cell.contenders {
             if !again && results.load(cell.name, *who)?.is_some() {
                 println!("   {}: measured before", who.label());
                 continue;
+            }
+            if !is_warm {
+                println!("   warming up the servers, which is not measured");
+                one(servers, results, size, &plan::warm_up_cell(), Who::FloorInOrder).await?;
+                is_warm = true;
             }
             let started_at = Instant::now();
             let report = one(servers, results, size, cell, *who)
@@ -186,7 +194,7 @@ impl One<'_> {
         let records = Records::new(PAYLOAD_BYTES);
         let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
         match self.who {
-            Who::Poller(_) => Box::pin(self.by(running, &PollerIntake { url, topic, records })).await,
+            Who::Poller(_) | Who::FourPollers(_) => Box::pin(self.by(running, &PollerIntake { url, topic, records })).await,
             _ => {
                 let topic = TopicName::new(&topic)?;
                 Box::pin(self.by(running, &FloorIntake { url, topic, records })).await

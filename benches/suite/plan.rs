@@ -103,6 +103,12 @@ pub fn cells(size: Size) -> Vec<Cell> {
     cells
 }
 
+/// Done before all else, and not measured: a broker that was just started runs on code that its JVM has yet to compile, at two to three times the cost.
+pub fn warm_up_cell() -> Cell {
+    let job = Job::Drain { count: 500_000, lead: 15, spread: 2 };
+    Cell { name: "warm-up", title: "Warm-up".to_owned(), job, ..drain(Size::Short) }
+}
+
 fn drain(size: Size) -> Cell {
     let count = size.of(20_000, 200_000, 500_000);
     Cell {
@@ -112,7 +118,7 @@ fn drain(size: Size) -> Cell {
         limit: "The two cores: Postgres takes about half of them (the claim's delete and the two inserts of its batch), the node and the broker share the rest. \
                 A machine for Postgres of its own would move it first.",
         partitions: 8,
-        contenders: vec![Who::FloorInOrder, Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10)],
+        contenders: vec![Who::FloorInOrder, Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::FourPollers(100)],
         job: Job::Drain { count, lead: size.of(6, 15, 30), spread: size.of(2, 10, 60) },
     }
 }
@@ -126,7 +132,7 @@ fn burst(size: Size) -> Cell {
         limit: "Claims: what is due at the instant is claimed from a window before it on, so a part is in memory at the instant, as much as `--topic-in-flight-tasks` \
                 lets one topic have; the rest is claimed at the speed of a drain.",
         partitions: 8,
-        contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
+        contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100), Who::FourPollers(100)],
         job: Job::Burst { count, lead: size.of(6, 15, 20) },
     }
 }

@@ -60,10 +60,18 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
             _ => Attempt::Refused(chain(&error)),
         })?;
     }
-    schema::check(&parts.postgres).await.map_err(|error| match &error {
+    let checked = schema::check(&parts.postgres).await.map_err(|error| match &error {
         CheckError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
         _ => Attempt::Refused(chain(&error)),
-    })
+    })?;
+    let window = checked.cluster.window;
+    if settings.tick >= window {
+        let tick = settings.tick;
+        return Err(Attempt::Refused(format!(
+            "--tick {tick:?} is not shorter than the window of this cluster, {window:?}: tasks would be claimed after they are due"
+        )));
+    }
+    Ok(checked)
 }
 
 fn missing(parts: &Parts, reason: String) -> Vec<Missing> {

@@ -143,6 +143,17 @@ impl IdRange {
         self.from <= id && id < self.to
     }
 
+    /// True when no id lies between the two.
+    pub fn touches(&self, other: Self) -> bool {
+        self.from <= other.to && other.from <= self.to
+    }
+
+    /// The range from the lower beginning to the higher end.
+    #[must_use]
+    pub fn joined(&self, other: Self) -> Self {
+        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
     /// How many ids the range spans: the measure by which claims are sized.
     pub fn width(&self) -> u128 {
         self.to.as_u128().saturating_sub(self.from.as_u128())

@@ -2,7 +2,8 @@
 //!
 //! The **front** runs ahead of the clock by the window: everything below it has been claimed, but for what came late. Each tick it claims from the front
 //! to now + window, and the slack behind the front once more, for inserts that were slow to commit. It never waits: what is too much for one claim is set
-//! aside as a **strip** and claimed in turns with it. A sweep is a strip, too: all that lies behind the front.
+//! aside as a **strip** and claimed in turns with it. A sweep is a strip, too: all that lies behind the front. What was passed by because its topic had as
+//! much in flight as it may waits as a strip, until there is room.
 //!
 //! ```text
 //!        oldest leaf                      front - slack   front          now + window
@@ -11,7 +12,7 @@
 //! ```
 //!
 //! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and its range is halved. Ids go on below the millisecond (shard, then random bits), so one crowded millisecond can be
+//! large takes nothing and says so, and a sixteenth of its range is tried. Ids go on below the millisecond (shard, then random bits), so one crowded millisecond can be
 //! divided as well.
 
 use std::collections::VecDeque;
@@ -81,7 +82,16 @@ struct Strip {
     /// Width of the next piece.
     step: u128,
     scope: Scope,
-    is_sweep: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Sweep,
+    /// Set aside, for it was too much at once or came late.
+    Aside,
+    /// Passed by before, for a topic that was full.
+    Passed,
 }
 
 /// What a claim that failed for its values comes to.
@@ -103,12 +113,14 @@ pub struct Claiming {
     cut: Uuid,
     step: u128,
     strips: VecDeque<Strip>,
+    /// What was passed by for topics that were full.
+    passed: VecDeque<Strip>,
 }
 
 impl Claiming {
     pub fn new(settings: Settings) -> Self {
         let step = width_of(settings.window);
-        Self { settings, front: None, cut: Uuid::nil(), step, strips: VecDeque::new() }
+        Self { settings, front: None, cut: Uuid::nil(), step, strips: VecDeque::new(), passed: VecDeque::new() }
     }
 
     /// Starts anew: after a start, or when the shards have changed. A sweep must follow.
@@ -116,6 +128,7 @@ impl Claiming {
         self.front = None;
         self.cut = Uuid::nil();
         self.strips.clear();
+        self.passed.clear();
     }
 
     /// The claim of the front that is due at `now`; `None` when the front is at now + window.
@@ -161,26 +174,68 @@ impl Claiming {
         }
     }
 
-    /// The claim was too large, and took nothing.
-    pub fn was_too_large(&mut self, claim: &Claim) {
+    /// The claim committed, took `got` rows, and may have passed by those of topics that are full.
+    pub fn took_some(&mut self, claim: &Claim, got: u64) {
+        let target = self.settings.rows_target;
         match claim.origin {
             Origin::Front => {
-                let strip = Strip { rest: claim.range, step: half(claim.range.width()), scope: Scope::Mine, is_sweep: false };
+                self.pass_by(Strip { rest: claim.range, step: self.step, scope: claim.scope, kind: Kind::Passed });
+                // That nothing was there to be taken says nothing about how much is there.
+                self.step = if got > 0 { scaled(self.step, target, got) } else { self.step };
+                self.front = Some(claim.range.to);
+            }
+            Origin::Strip => {
+                let Some(mut strip) = self.strips.pop_front() else { return };
+                if strip.kind == Kind::Passed && got == 0 {
+                    // All of it was looked through when it was passed by first.
+                    return self.pass_by(strip);
+                }
+                self.pass_by(Strip { rest: claim.range, step: claim.range.width(), scope: strip.scope, kind: Kind::Passed });
+                strip.step = scaled(claim.range.width(), target, got);
+                strip.rest.from = claim.range.to;
                 self.keep(strip);
+            }
+        }
+    }
+
+    /// No topic is full any more: what was passed by is claimed.
+    pub fn there_is_room(&mut self) {
+        while let Some(strip) = self.passed.pop_front() {
+            self.keep(strip);
+        }
+    }
+
+    /// True when something was passed by, and there may be room for it soon.
+    pub fn waits_for_room(&self) -> bool {
+        !self.passed.is_empty()
+    }
+
+    /// The claim was too large, and took nothing; nothing lies below `first`, if that is known.
+    pub fn was_too_large(&mut self, claim: &Claim, first: Option<Uuid>) {
+        let from = first.unwrap_or(claim.range.from).max(claim.range.from);
+        match claim.origin {
+            Origin::Front => {
+                let rest = IdRange { from, ..claim.range };
+                self.keep(Strip { rest, step: narrowed(claim.range.width()), scope: Scope::Mine, kind: Kind::Aside });
                 self.cut = claim.range.to;
                 self.front = Some(claim.range.to);
             }
-            Origin::Strip => self.narrow_first(claim),
+            Origin::Strip => {
+                if let Some(strip) = self.strips.front_mut() {
+                    strip.rest.from = from;
+                    strip.step = narrowed(claim.range.width());
+                }
+            }
         }
     }
 
     /// The claim had to give way, to somebody's lock for example. What it was to take waits behind the rest.
     pub fn gave_way(&mut self, claim: &Claim) {
         match claim.origin {
-            Origin::Front => self.was_too_large(claim),
+            Origin::Front => self.was_too_large(claim, None),
             Origin::Strip => {
                 if let Some(mut strip) = self.strips.pop_front() {
-                    strip.step = half(claim.range.width());
+                    strip.step = narrowed(claim.range.width());
                     self.keep(strip);
                 }
             }
@@ -197,13 +252,13 @@ impl Claiming {
             }
             return Poison::Row(claim.range.from);
         }
-        self.was_too_large(claim);
+        self.was_too_large(claim, None);
         Poison::Narrowed
     }
 
     /// True while a sweep is under way: the next one has to wait for its end.
     pub fn is_sweeping(&self) -> bool {
-        self.strips.iter().any(|strip| strip.is_sweep)
+        self.strips.iter().any(|strip| strip.kind == Kind::Sweep)
     }
 
     /// Looks through all that is behind the front, from the oldest leaf on.
@@ -213,16 +268,16 @@ impl Claiming {
             Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
-        self.keep(Strip { rest, step: rest.width(), scope, is_sweep: true });
+        self.keep(Strip { rest, step: rest.width(), scope, kind: Kind::Sweep });
     }
 
     /// Ids that were inserted behind the front by this node: they are claimed at once.
     pub fn came_late(&mut self, ids: IdRange) {
-        self.keep(Strip { rest: ids, step: ids.width(), scope: Scope::All, is_sweep: false });
+        self.keep(Strip { rest: ids, step: ids.width(), scope: Scope::All, kind: Kind::Aside });
     }
 
     pub fn strip_count(&self) -> usize {
-        self.strips.len()
+        self.strips.len() + self.passed.len()
     }
 
     /// When the front is behind the clock (claims were paused), what lies between is set aside: what is due now comes first.
@@ -232,7 +287,7 @@ impl Claiming {
             return front;
         }
         let rest = IdRange { from: self.behind(front), to: present };
-        self.keep(Strip { rest, step: rest.width(), scope: Scope::Mine, is_sweep: false });
+        self.keep(Strip { rest, step: rest.width(), scope: Scope::Mine, kind: Kind::Aside });
         self.cut = present;
         self.front = Some(present);
         present
@@ -244,9 +299,14 @@ impl Claiming {
         }
     }
 
-    fn narrow_first(&mut self, claim: &Claim) {
-        if let Some(strip) = self.strips.front_mut() {
-            strip.step = half(claim.range.width());
+    fn pass_by(&mut self, strip: Strip) {
+        if let Some(last) = self.passed.back_mut()
+            && last.scope == strip.scope
+            && last.rest.touches(strip.rest)
+        {
+            last.rest = last.rest.joined(strip.rest);
+        } else if self.passed.len() < STRIPS_MAX {
+            self.passed.push_back(strip);
         }
     }
 
@@ -269,8 +329,10 @@ fn at_most(from: Uuid, step: u128, end: Uuid) -> Uuid {
     Uuid::from_u128(from.as_u128().saturating_add(step.max(1))).min(end)
 }
 
-fn half(width: u128) -> u128 {
-    (width / 2).max(1)
+/// What is tried after `width` was too much. A crowd of one instant fills a thousandth of its millisecond's ids (the shards come first): by halves, ten looks
+/// at all of it would find nothing out.
+fn narrowed(width: u128) -> u128 {
+    (width / FACTOR_MAX).max(1)
 }
 
 /// The width that would have brought `target` rows where `width` brought `got`.
@@ -309,7 +371,7 @@ mod tests {
     fn carry_out(claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>) -> usize {
         let found: Vec<Uuid> = table.range(claim.range.from..claim.range.to).copied().collect();
         if found.len() > ROWS_MAX {
-            claiming.was_too_large(claim);
+            claiming.was_too_large(claim, found.first().copied());
             return 0;
         }
         for id in &found {
@@ -355,6 +417,70 @@ mod tests {
         assert_eq!(table.len(), 100_000, "the task behind the crowd has been claimed, the crowd waits");
         tick(&mut claiming, at(940), &mut table, 1_000);
         assert!(table.is_empty(), "and is claimed in turns: {} are left", table.len());
+    }
+
+    /// A topic that may have so many tasks in flight, as the claimer sees it.
+    struct Bounded {
+        in_flight: usize,
+        max: usize,
+        is_full: bool,
+        claims: usize,
+    }
+
+    impl Bounded {
+        /// A claim when only the ids of `others` belong to topics with room.
+        fn carry_out(&mut self, claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>, others: &BTreeSet<Uuid>) {
+            self.claims += 1;
+            if !self.is_full {
+                self.in_flight += carry_out(claiming, claim, table);
+            } else {
+                let range = claim.range.from..claim.range.to;
+                let found: Vec<Uuid> = table.range(range).filter(|id| others.contains(id)).copied().collect();
+                found.iter().for_each(|id| assert!(table.remove(id)));
+                claiming.took_some(claim, u64::try_from(found.len()).unwrap());
+            }
+            self.is_full |= self.in_flight >= self.max;
+        }
+
+        /// One tick: so many tasks were published since the last one.
+        fn tick(&mut self, claiming: &mut Claiming, now: Timestamp, tables: (&mut BTreeSet<Uuid>, &BTreeSet<Uuid>), done: usize) {
+            self.in_flight -= done.min(self.in_flight);
+            self.is_full &= self.in_flight > self.max / 4 * 3;
+            if claiming.waits_for_room() && !self.is_full {
+                claiming.there_is_room();
+            }
+            while let Some(claim) = claiming.next_of_front(now) {
+                self.carry_out(claiming, &claim, tables.0, tables.1);
+            }
+            for _ in 0..40 {
+                let Some(claim) = claiming.next_of_strips() else { return };
+                self.carry_out(claiming, &claim, tables.0, tables.1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
+        let mut claiming = Claiming::new(SETTINGS);
+        let mut table: BTreeSet<Uuid> = (0..100_000_u64).map(|n| id(1_000, n << 45)).collect();
+        let others: BTreeSet<Uuid> = (0..500).map(|n| id(1_000 + n * 2, 1)).collect();
+        table.extend(&others);
+        let mut topic = Bounded { in_flight: 0, max: 25_000, is_full: false, claims: 0 };
+        let mut tick_count = 0;
+        for millis in (0..).step_by(20) {
+            let done = if millis < 1_000 { 0 } else { 2_000 };
+            topic.tick(&mut claiming, at(millis), (&mut table, &others), done);
+            let late = others.iter().take_while(|id| **id < floor_of(at(millis))).filter(|id| table.contains(id)).count();
+            assert_eq!(late, 0, "at {millis} ms");
+            tick_count += 1;
+            if table.is_empty() {
+                break;
+            }
+            assert!(topic.in_flight >= 10_000 || millis < 850, "at {millis} ms only {} are in flight", topic.in_flight);
+        }
+        assert!(tick_count < 100, "{tick_count} ticks");
+        assert!(topic.claims < 700, "{} claims", topic.claims);
+        assert!(!claiming.waits_for_room() || topic.is_full);
     }
 
     #[test]

@@ -47,8 +47,8 @@ struct Topic {
     denied: Option<(Monotonic, Monotonic)>,
     /// Since when records were refused at once, without an acknowledgement in between.
     refused_since: Option<Monotonic>,
-    /// It was at its bound, and tasks may have been passed by.
-    was_full: bool,
+    /// It has come to its bound, and is not yet a quarter below it.
+    is_full: bool,
 }
 
 /// What to do about a topic.
@@ -59,8 +59,6 @@ pub enum Action {
     Parked(TopicName),
     /// It takes records again: sweep for what was left.
     Unparked(TopicName),
-    /// It was at its bound and has room again: sweep for what was passed by.
-    HasRoom(TopicName),
     /// It does not exist, and did not for so long that its tasks are given up on.
     Gone(TopicName),
 }
@@ -98,7 +96,7 @@ impl Topics {
         }
         entry.tasks = entry.tasks.saturating_add(tasks);
         entry.bytes = entry.bytes.saturating_add(bytes);
-        entry.was_full |= entry.tasks >= settings.tasks_max || entry.bytes >= settings.bytes_max;
+        entry.is_full |= entry.tasks >= settings.tasks_max || entry.bytes >= settings.bytes_max;
     }
 
     /// A record was refused for its topic's sake: the topic, or its partition, does not take any just now.
@@ -114,15 +112,17 @@ impl Topics {
             heard_at: now,
             denied: None,
             refused_since: None,
-            was_full: false,
+            is_full: false,
         })
     }
 
     /// Records are held no longer.
     pub fn released(&mut self, topic: &TopicName, tasks: usize, bytes: usize) {
+        let Settings { tasks_max, bytes_max, .. } = self.settings;
         if let Some(entry) = self.topics.get_mut(topic) {
             entry.tasks = entry.tasks.saturating_sub(tasks);
             entry.bytes = entry.bytes.saturating_sub(bytes);
+            entry.is_full &= entry.tasks > tasks_max / 4 * 3 || entry.bytes > bytes_max / 4 * 3;
         }
     }
 
@@ -142,7 +142,7 @@ impl Topics {
     /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
     /// has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
-        let Settings { silence_max, tasks_max, bytes_max, .. } = self.settings;
+        let silence_max = self.settings.silence_max;
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
             if !has_contact {
@@ -150,10 +150,6 @@ impl Topics {
                 topic.denied = None;
                 topic.refused_since = None;
                 continue;
-            }
-            if topic.was_full && topic.tasks < tasks_max / 2 && topic.bytes < bytes_max / 2 {
-                topic.was_full = false;
-                actions.push(Action::HasRoom(name.clone()));
             }
             let is_refused = topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
             let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= silence_max);
@@ -213,6 +209,11 @@ impl Topics {
         self.topics.iter().filter(|(_, topic)| self.is_left_out(topic)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// True when a topic is left out that takes records, but has as many in flight as it may: there will be room soon.
+    pub fn has_full(&self) -> bool {
+        self.topics.values().any(|topic| topic.is_full && topic.state == State::Healthy)
+    }
+
     pub fn is_open(&self, topic: &TopicName) -> bool {
         self.topics.get(topic).is_none_or(|topic| !self.is_left_out(topic))
     }
@@ -231,9 +232,8 @@ impl Topics {
     }
 
     fn is_left_out(&self, topic: &Topic) -> bool {
-        let is_full = topic.tasks >= self.settings.tasks_max || topic.bytes >= self.settings.bytes_max;
         match topic.state {
-            State::Healthy | State::Gone { .. } => is_full,
+            State::Healthy | State::Gone { .. } => topic.is_full,
             State::Parked { .. } => true,
             State::Probing { .. } => topic.tasks > 0,
         }
@@ -344,12 +344,11 @@ mod tests {
     fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
         let mut topics = Topics::new(SETTINGS);
         topics.held(&topic(), 100, 10, second(0));
-        assert!(!topics.is_open(&topic()));
+        assert!(!topics.is_open(&topic()) && topics.has_full());
+        topics.released(&topic(), 24, 0);
+        assert!(topics.has_full(), "a claim's worth is no room");
         topics.released(&topic(), 1, 0);
-        assert!(topics.is_open(&topic()));
-        assert_eq!(topics.turn(second(1), true, |_| false), [], "not yet half empty");
-        topics.released(&topic(), 90, 0);
-        assert_eq!(topics.turn(second(1), true, |_| false), [Action::HasRoom(topic())]);
+        assert!(topics.is_open(&topic()) && !topics.has_full());
         topics.held(&topic(), 0, 990, second(0));
         assert!(!topics.is_open(&topic()), "bytes count as well");
     }

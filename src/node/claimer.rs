@@ -52,10 +52,25 @@ pub struct Shared {
 /// How often the loops look.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    /// While much is due.
     pub tick: Duration,
-    /// The tick while nothing is near: the window leaves time for it.
+    /// While little is due: each claim costs Postgres the same whether it takes one task or fifty, and so does the settle of its batch.
+    pub tick_calm: Duration,
+    /// While nothing is near: the window leaves time for it.
     pub tick_idle: Duration,
     pub loop_count: usize,
+}
+
+/// A claim of so many tasks is worth its cost: fewer at a tick, and the next one waits for more.
+const ROWS_CALM: u32 = 250;
+
+impl Pace {
+    /// From the beginning of one look that took `got` tasks to that of the next.
+    fn after(&self, got: u64) -> Duration {
+        let got = u32::try_from(got.max(1)).unwrap_or(u32::MAX);
+        let stretched = self.tick_calm.saturating_mul(ROWS_CALM) / got;
+        stretched.min(self.tick_calm).max(self.tick)
+    }
 }
 
 /// One claim loop.
@@ -176,7 +191,7 @@ impl Claimer {
                     self.retry = RETRY_MIN;
                     match next {
                         Next::Now => Duration::ZERO,
-                        Next::Tick => self.pace.tick.saturating_sub(clock::monotonic().since(began_at)),
+                        Next::Tick { got } => self.pace.after(got).saturating_sub(clock::monotonic().since(began_at)),
                         Next::Idle => self.pace.tick_idle,
                     }
                 }
@@ -215,6 +230,10 @@ impl Claimer {
         if self.mine.is_empty() && self.index > 0 {
             return Ok(Next::Idle);
         }
+        if (self.claiming.waits_for_room() || self.far.waits_for_room()) && !self.shared.holdings.topics().has_full() {
+            self.claiming.there_is_room();
+            self.far.there_is_room();
+        }
         let mut got = 0;
         while self.shared.holdings.has_room() && !self.mine.is_empty() {
             let Some(claim) = self.claiming.next_of_front(now) else { break };
@@ -223,10 +242,12 @@ impl Claimer {
         self.is_idle = got == 0;
         self.plan_sweep(now).await?;
         let is_busy = self.claim_aside(now).await?;
+        let waits_for_room = self.claiming.waits_for_room() || self.far.waits_for_room();
         Ok(match (is_busy, got) {
             (true, _) => Next::Now,
-            (false, 0) => Next::Idle,
-            (false, _) => Next::Tick,
+            (false, 0) if !waits_for_room => Next::Idle,
+            (false, _) if waits_for_room => Next::Tick { got: u64::MAX },
+            (false, got) => Next::Tick { got },
         })
     }
 
@@ -296,7 +317,10 @@ impl Claimer {
     /// Makes one claim; how many tasks it took.
     async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
         let batch = BatchId::new(now, rand::random(), rand::random());
-        let left_out = self.shared.holdings.topics().left_out();
+        let (left_out, has_full) = {
+            let topics = self.shared.holdings.topics();
+            (topics.left_out(), topics.has_full())
+        };
         let quarantined = self.shared.quarantined();
         let shards = match claim.scope {
             Scope::Mine => &self.mine,
@@ -312,7 +336,7 @@ impl Claimer {
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
-            self.claiming.took(claim, 0);
+            took(&mut self.claiming, claim, 0, has_full);
             return Ok(0);
         }
         self.shared.holdings.ask_for(batch);
@@ -335,19 +359,19 @@ impl Claimer {
                 reach(Point::ClaimCommitted);
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-                self.claiming_of(source).took(claim, count);
+                took(self.claiming_of(source), claim, count, has_full);
                 self.take_in(batch, claim).await;
                 Ok(count)
             }
             Claimed::Nothing => {
                 self.shared.holdings.forget(batch);
-                self.claiming_of(source).took(claim, 0);
+                took(self.claiming_of(source), claim, 0, has_full);
                 Ok(0)
             }
-            Claimed::TooLarge => {
+            Claimed::TooLarge { first } => {
                 self.shared.holdings.forget(batch);
                 self.shared.metrics.claims_too_large.inc();
-                self.claiming_of(source).was_too_large(claim);
+                self.claiming_of(source).was_too_large(claim, first);
                 Ok(0)
             }
         }
@@ -400,10 +424,19 @@ impl Claimer {
     }
 }
 
+/// Takes note of a claim that took `got` tasks.
+fn took(claiming: &mut Claiming, claim: &Claim, got: u64, has_full: bool) {
+    if has_full {
+        claiming.took_some(claim, got);
+    } else {
+        claiming.took(claim, got);
+    }
+}
+
 /// When to look again.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Now,
-    Tick,
+    Tick { got: u64 },
     Idle,
 }

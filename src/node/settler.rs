@@ -18,6 +18,9 @@ use crate::shutdown::{Failure, chain};
 pub const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
 const RETRY: Duration = Duration::from_millis(200);
+/// From the first batch that is complete to the statement that settles it and what has come since. Tasks that are claimed as they are inserted come in
+/// hundreds of small batches a second.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// Settles that are to be repeated: a crash of Postgres undid them.
 pub type Undone = Mailbox<Arc<Settlement>>;
@@ -45,6 +48,9 @@ impl Settler {
                     () = self.reports.completed.arrival() => {}
                     () = self.undone.arrival() => {}
                 }
+            }
+            if waiting.is_empty() && !self.stopping.is_cancelled() {
+                clock::sleep(GATHER).await;
             }
             self.settle_again().await;
             waiting.extend(self.reports.completed.take().into_iter().map(|held| {

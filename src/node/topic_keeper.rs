@@ -83,7 +83,6 @@ impl TopicKeeper {
                 tracing::info!(%topic, "the topic is tried again");
                 self.shared.sweep.send_modify(|count| *count += 1);
             }
-            Action::HasRoom(_) => self.shared.sweep.send_modify(|count| *count += 1),
             Action::Look(_) => {}
         }
     }

@@ -204,6 +204,16 @@ impl Operation {
         self.at + self.lasts + self.kind.span().2
     }
 
+    /// True when the cluster may publish nothing while it lasts.
+    pub fn is_outage(&self) -> bool {
+        matches!(self.resource(), Resource::Server(Server::Kafka | Server::Postgres))
+    }
+
+    /// True when it is not yet undone at that time.
+    const fn lasts_at(&self, at: u64) -> bool {
+        at <= self.at + self.lasts
+    }
+
     fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
         let longest = if is_roomy { longest * 2 } else { longest };
@@ -230,7 +240,7 @@ impl Plan {
         // A short run has no time for a second lap that it could not end.
         let end = seconds.saturating_mul(1000).saturating_sub(if is_roomy { 20_000 } else { 3000 });
         let mut operations: Vec<Operation> = Vec::new();
-        let mut lanes = [(1000_u64, None::<Resource>), (1500, None)];
+        let mut lanes = [(1000_u64, None::<Operation>), (1500, None)];
         let mut lap = 0;
         loop {
             let mut deck: Vec<Kind> = Kind::all().collect();
@@ -244,31 +254,33 @@ impl Plan {
                     operations.sort_by_key(|operation| operation.at);
                     return Self { seed, seconds, operations };
                 }
-                let others: Vec<Resource> = lanes
-                    .iter()
-                    .enumerate()
-                    .filter(|(other, (until, _))| *other != lane && *until > at)
-                    .filter_map(|(_, l)| l.1)
-                    .collect();
+                // What goes on in the other lane.
+                let (until, last) = lanes[1 - lane];
+                let other = last.filter(|_| until > at);
                 let drawn: Vec<Operation> = deck.iter().map(|kind| Operation::random(*kind, at, is_roomy, &mut chance)).collect();
-                let Some(index) = drawn.iter().position(|operation| !others.contains(&operation.resource())) else {
+                let is_free = |operation: &Operation| other.is_none_or(|other| other.resource() != operation.resource());
+                let Some(index) = drawn.iter().position(is_free) else {
                     lanes[lane] = (at + 500, None);
                     continue;
                 };
                 let operation = drawn[index];
-                // What is done while Kafka or Postgres is away meets no records: its turn is still to come.
-                let is_quiet = [Server::Kafka, Server::Postgres].iter().any(|server| others.contains(&Resource::Server(*server)));
-                if !is_quiet {
-                    deck.remove(index);
-                } else if quiet_left == 0 {
+                // What is done while Kafka or Postgres is away may meet no records: its turn is still to come.
+                let is_quiet = other.is_some_and(|other| other.is_outage());
+                let silences = other.filter(|other| operation.is_outage() && !other.is_outage() && other.lasts_at(at));
+                if (is_quiet || silences.is_some()) && quiet_left == 0 {
                     // Two lanes that are in each other's quiet would never get on: this one waits for the other.
-                    lanes[lane] = (lanes[1 - lane].0.max(at + 1), None);
+                    lanes[lane] = (until.max(at + 1), None);
                     continue;
-                } else {
+                }
+                if is_quiet || silences.is_some() {
                     quiet_left -= 1;
                 }
+                if !is_quiet {
+                    deck.remove(index);
+                }
+                deck.extend(silences.map(|other| other.kind).filter(|kind| !deck.contains(kind)));
                 let gap = if is_roomy { chance.random_range(500..5000) } else { chance.random_range(50..250) };
-                lanes[lane] = (operation.over_at() + gap, Some(operation.resource()));
+                lanes[lane] = (operation.over_at() + gap, Some(operation));
                 operations.push(operation);
             }
             lap += 1;

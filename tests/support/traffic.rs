@@ -67,7 +67,7 @@ fn task(plan: &Plan, serial: &mut u64) -> Value {
     *serial += 1;
     let due_at = now_ms() + rand::random_range(plan.ahead.clone());
     let text = format!("{} {serial}", plan.topic);
-    json!({ "topic": plan.topic, "due_at": due_at, "payload_text": text, "key": (*serial % 50).to_string(), "headers": { SERIAL_HEADER: text } })
+    json!({ "topic": plan.topic, "due_at": due_at, "payload_text": text, "key": (*serial % 500).to_string(), "headers": { SERIAL_HEADER: text } })
 }
 
 /// False when the node has certainly stored nothing.

@@ -344,7 +344,7 @@ impl World {
                 self.held.insert((identity, batch), batch_found);
             }
             Claimed::Nothing => assert!(expected.is_empty(), "nothing was claimed of {expected:?}"),
-            Claimed::TooLarge => panic!("a claim of a few tasks is too large"),
+            Claimed::TooLarge { .. } => panic!("a claim of a few tasks is too large"),
         }
     }
 
