@@ -129,7 +129,7 @@ impl Claiming {
             left_out: &[],
             quarantined: &[],
         };
-        self.claims.claim(Source::Task, request).await.expect("a claim").0
+        self.claims.claim(Source::Task, request).await.expect("a claim").claimed
     }
 
     fn publish(&self, held: Held) {

@@ -66,7 +66,8 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
 fn short(report: &Report) -> String {
     let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
     let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
-    format!("{spans}{:.0}/s, {:.1} us of CPU per task{promises}", report.rate, report.us_per_task())
+    let cost = if report.usage.is_empty() { String::new() } else { format!(", {:.1} us of CPU per task", report.us_per_task()) };
+    format!("{spans}{:.0}/s{cost}{promises}", report.rate)
 }
 
 async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who: Who) -> Result<Report, Failure> {

@@ -34,7 +34,9 @@ pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Repo
         all = Some(match all {
             None => report,
             Some(mut all) => {
+                all.counts.submitted += report.counts.submitted;
                 all.counts.accepted += report.counts.accepted;
+                all.counts.arrived += report.counts.arrived;
                 all.counts.duplicates += report.counts.duplicates;
                 all.counts.lost += report.counts.lost;
                 all.counts.early += report.counts.early;

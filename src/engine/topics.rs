@@ -11,7 +11,7 @@
 //!
 //! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one claim's worth of it is let through.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::domain::{Monotonic, TopicName};
@@ -61,6 +61,12 @@ pub enum Action {
     Unparked(TopicName),
     /// It does not exist, and did not for so long that its tasks are given up on.
     Gone(TopicName),
+}
+
+impl Topic {
+    fn is_left_out_for_now(&self) -> bool {
+        self.is_full && matches!(self.state, State::Healthy | State::Gone { .. })
+    }
 }
 
 /// What fresh metadata says of a topic.
@@ -142,7 +148,7 @@ impl Topics {
     /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
     /// has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
-        let silence_max = self.settings.silence_max;
+        let Settings { silence_max, denial_max, .. } = self.settings;
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
             if !has_contact {
@@ -173,8 +179,15 @@ impl Topics {
                 _ => {}
             }
         }
-        // What is healthy and idle needs no memory: the table is bounded by the topics that are in use or in trouble.
-        self.topics.retain(|_, topic| topic.tasks > 0 || topic.state != State::Healthy || topic.refused_since.is_some());
+        // What is idle needs no memory, if it is healthy, or was probed or given up on long ago: the table is bounded by the topics in use or in trouble.
+        self.topics.retain(|_, topic| {
+            let is_forgotten = match topic.state {
+                State::Healthy => topic.refused_since.is_none(),
+                State::Probing { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max,
+                State::Parked { .. } => false,
+            };
+            topic.tasks > 0 || !is_forgotten
+        });
         actions
     }
 
@@ -209,9 +222,15 @@ impl Topics {
         self.topics.iter().filter(|(_, topic)| self.is_left_out(topic)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// True when a topic is left out that takes records, but has as many in flight as it may: there will be room soon.
-    pub fn has_full(&self) -> bool {
-        self.topics.values().any(|topic| topic.is_full && topic.state == State::Healthy)
+    /// Topics that are left out for nothing but that they have as much in flight as they may: there will be room soon.
+    pub fn full(&self) -> BTreeSet<TopicName> {
+        self.topics.iter().filter(|(_, topic)| topic.is_left_out_for_now()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Tasks and bytes of those.
+    pub fn held_by_full(&self) -> (usize, usize) {
+        let full = self.topics.values().filter(|topic| topic.is_left_out_for_now());
+        full.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
     }
 
     pub fn is_open(&self, topic: &TopicName) -> bool {
@@ -224,7 +243,12 @@ impl Topics {
     }
 
     pub fn parked_count(&self) -> usize {
-        self.topics.values().filter(|topic| !matches!(topic.state, State::Healthy)).count()
+        let takes_none = |topic: &&Topic| match topic.state {
+            State::Healthy => false,
+            State::Probing { .. } => topic.tasks > 0,
+            State::Parked { .. } | State::Gone { .. } => true,
+        };
+        self.topics.values().filter(takes_none).count()
     }
 
     pub fn gone_count(&self) -> usize {
@@ -344,13 +368,38 @@ mod tests {
     fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
         let mut topics = Topics::new(SETTINGS);
         topics.held(&topic(), 100, 10, second(0));
-        assert!(!topics.is_open(&topic()) && topics.has_full());
+        assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+        assert_eq!(topics.held_by_full(), (100, 10));
         topics.released(&topic(), 24, 0);
-        assert!(topics.has_full(), "a claim's worth is no room");
+        assert!(!topics.full().is_empty(), "a claim's worth is no room");
         topics.released(&topic(), 1, 0);
-        assert!(topics.is_open(&topic()) && !topics.has_full());
+        assert!(topics.is_open(&topic()) && topics.full().is_empty());
         topics.held(&topic(), 0, 990, second(0));
         assert!(!topics.is_open(&topic()), "bytes count as well");
+    }
+
+    #[test]
+    fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon() {
+        let mut topics = silent_topics();
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
+        for n in (20..=310).step_by(10) {
+            topics.looked(&topic(), Sight::Denied, second(n));
+        }
+        assert!(topics.is_gone(&topic()));
+        topics.held(&topic(), 100, 10, second(311));
+        assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+    }
+
+    #[test]
+    fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+        assert_eq!((topics.parked_count(), topics.topics.len()), (0, 1));
+        assert_eq!(topics.turn(second(300), true, |_| false), []);
+        assert_eq!(topics.topics.len(), 1);
+        assert_eq!(topics.turn(second(311), true, |_| false), []);
+        assert_eq!(topics.topics.len(), 0);
     }
 
     #[test]

@@ -16,14 +16,17 @@ use super::metrics::Metrics;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, BatchId, IdRange, Monotonic, NodeId, ShardCount, Timestamp};
-use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings};
+use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
-use crate::postgres::claim::{Claimed, Claims, Request, Source, smallints};
+use crate::postgres::claim::{Answer, Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::{Failure, chain};
 
 /// How often all that lies behind the front is looked through.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
+/// A sweep that took long, past all that a parked topic has waiting for example, is followed by a rest of so many times its length, up to a bound.
+const SWEEP_REST: u32 = 10;
+const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Waits after a failed claim, from the first to the last.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -90,6 +93,8 @@ pub struct Claimer {
     mine: Vec<i16>,
     all: Vec<i16>,
     swept_at: Option<Monotonic>,
+    /// From the beginning of the last sweep to that of the next.
+    sweep_wait: Duration,
     /// The last turn of the front found nothing: look before the next claim.
     is_idle: bool,
     retry: Duration,
@@ -160,6 +165,7 @@ impl Claimer {
             mine: Vec::new(),
             all,
             swept_at: None,
+            sweep_wait: SWEEP_INTERVAL,
             is_idle: false,
             retry: RETRY_MIN,
             shared,
@@ -230,9 +236,10 @@ impl Claimer {
         if self.mine.is_empty() && self.index > 0 {
             return Ok(Next::Idle);
         }
-        if (self.claiming.waits_for_room() || self.far.waits_for_room()) && !self.shared.holdings.topics().has_full() {
-            self.claiming.there_is_room();
-            self.far.there_is_room();
+        if self.claiming.passed_count() + self.far.passed_count() > 0 {
+            let full = self.shared.holdings.topics().full();
+            self.claiming.there_is_room(&full);
+            self.far.there_is_room(&full);
         }
         let mut got = 0;
         while self.shared.holdings.has_room() && !self.mine.is_empty() {
@@ -242,7 +249,7 @@ impl Claimer {
         self.is_idle = got == 0;
         self.plan_sweep(now).await?;
         let is_busy = self.claim_aside(now).await?;
-        let waits_for_room = self.claiming.waits_for_room() || self.far.waits_for_room();
+        let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
         Ok(match (is_busy, got) {
             (true, _) => Next::Now,
             (false, 0) if !waits_for_room => Next::Idle,
@@ -279,9 +286,14 @@ impl Claimer {
             }
         }
         self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));
-        let is_due = self.swept_at.is_none_or(|at| clock::monotonic().since(at) >= SWEEP_INTERVAL);
+        self.shared.metrics.passed.set(i64::try_from(self.claiming.passed_count()).unwrap_or(i64::MAX));
+        let since = self.swept_at.map(|at| clock::monotonic().since(at));
         // What is asked for while a sweep runs comes when it has ended: it may have passed by already what is to be found.
-        if !is_due || self.claiming.is_sweeping() {
+        if self.claiming.is_sweeping() {
+            self.sweep_wait = since.unwrap_or_default().saturating_mul(SWEEP_REST).clamp(SWEEP_INTERVAL, SWEEP_INTERVAL_MAX);
+            return Ok(());
+        }
+        if since.is_some_and(|since| since < self.sweep_wait) {
             return Ok(());
         }
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
@@ -317,9 +329,9 @@ impl Claimer {
     /// Makes one claim; how many tasks it took.
     async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
         let batch = BatchId::new(now, rand::random(), rand::random());
-        let (left_out, has_full) = {
+        let (left_out, full) = {
             let topics = self.shared.holdings.topics();
-            (topics.left_out(), topics.has_full())
+            (topics.left_out(), topics.full())
         };
         let quarantined = self.shared.quarantined();
         let shards = match claim.scope {
@@ -336,7 +348,7 @@ impl Claimer {
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
-            took(&mut self.claiming, claim, 0, has_full);
+            self.claiming.took(claim, &Taken { full, ..Taken::default() });
             return Ok(0);
         }
         self.shared.holdings.ask_for(batch);
@@ -344,10 +356,10 @@ impl Claimer {
         let answer = self.claims.claim(source, request).await;
         // A slow disk is no wedged loop.
         self.progress.tick(self.index);
-        let claimed = match answer {
-            Ok((claimed, stamp)) => {
-                self.shared.clock.take_in(stamp, began_at);
-                claimed
+        let (claimed, spent) = match answer {
+            Ok(Answer { claimed, now, spent }) => {
+                self.shared.clock.take_in(now, began_at);
+                (claimed, spent)
             }
             Err(error) => {
                 self.shared.holdings.forget(batch);
@@ -359,13 +371,13 @@ impl Claimer {
                 reach(Point::ClaimCommitted);
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-                took(self.claiming_of(source), claim, count, has_full);
+                self.claiming_of(source).took(claim, &Taken { got: count, spent, full });
                 self.take_in(batch, claim).await;
                 Ok(count)
             }
             Claimed::Nothing => {
                 self.shared.holdings.forget(batch);
-                took(self.claiming_of(source), claim, 0, has_full);
+                self.claiming_of(source).took(claim, &Taken { got: 0, spent, full });
                 Ok(0)
             }
             Claimed::TooLarge { first } => {
@@ -399,6 +411,10 @@ impl Claimer {
             return Ok(0);
         }
         if !error.is_of_the_data() {
+            // What cannot be done within the deadline must not be asked for again as it is, nor before all else.
+            if matches!(error, Error::Unavailable { .. }) && !claim.is_front() {
+                self.claiming_of(source).gave_way(claim);
+            }
             return Err(error);
         }
         let reason = chain(&error);
@@ -421,15 +437,6 @@ impl Claimer {
             Source::Task => &mut self.claiming,
             Source::Far => &mut self.far,
         }
-    }
-}
-
-/// Takes note of a claim that took `got` tasks.
-fn took(claiming: &mut Claiming, claim: &Claim, got: u64, has_full: bool) {
-    if has_full {
-        claiming.took_some(claim, got);
-    } else {
-        claiming.took(claim, got);
     }
 }
 

@@ -277,10 +277,14 @@ impl Holdings {
         amount.tasks < bounds.tasks_max && amount.bytes < bounds.bytes_max && amount.batches < bounds.batches_max
     }
 
-    /// What is behind the front may take half of the room: what is on time comes first.
+    /// What is behind the front may take half of the room: what is on time comes first. What full topics hold does not count: two slow ones would keep all
+    /// others from what is behind the front.
     pub fn has_room_behind_the_front(&self) -> bool {
+        let (tasks, bytes) = self.topics().held_by_full();
         let (amount, bounds) = (self.amount(), self.bounds);
-        amount.tasks < bounds.tasks_max / 2 && amount.bytes < bounds.bytes_max / 2 && amount.batches < bounds.batches_max / 2
+        let (tasks, bytes) = (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
+        let has_room = tasks < bounds.tasks_max / 2 && bytes < bounds.bytes_max / 2 && amount.batches < bounds.batches_max / 2;
+        has_room && self.has_room()
     }
 
     /// The state of the topics. Held for a moment only.

@@ -28,6 +28,7 @@ pub struct Metrics {
     pub claim_failures: Counter,
     pub claims_too_large: Counter,
     pub strips: Gauge,
+    pub passed: Gauge,
     pub quarantined: Counter,
     pub published: Counter,
     pub lateness: Histogram,
@@ -72,6 +73,10 @@ impl Metrics {
             claim_failures: to.counter("claim_failures", "Claims that failed or were not answered"),
             claims_too_large: to.counter("claims_too_large", "Claims whose range held too much for one, and was divided"),
             strips: to.gauge("claim_strips", "Ranges of ids set aside, to be claimed in turns with the front"),
+            passed: to.gauge(
+                "claim_strips_waiting",
+                "Ranges of ids passed by for topics that had as much in flight as they may, to be claimed when there is room",
+            ),
             quarantined: to.counter("tasks_quarantined", "Tasks that cannot be claimed whatever is tried: an alarm"),
             published: to.counter("tasks_published", "Tasks whose record was acknowledged"),
             lateness: to.lateness("lateness", "Append or acknowledgement of a record after its due time"),

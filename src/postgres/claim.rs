@@ -59,6 +59,16 @@ pub enum Claimed {
     },
 }
 
+/// What a claim answers.
+#[derive(Debug)]
+pub struct Answer {
+    pub claimed: Claimed,
+    /// Postgres's clock.
+    pub now: Timestamp,
+    /// Postgres's time for the statement, without the commit.
+    pub spent: Duration,
+}
+
 /// One loop's connection for claims.
 #[derive(Debug)]
 pub struct Claims {
@@ -70,11 +80,11 @@ impl Claims {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    /// Claims what `request` names. With it comes Postgres's clock.
+    /// Claims what `request` names.
     ///
     /// # Errors
     /// After [`Error::Unavailable`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
-    pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<(Claimed, Timestamp), Error> {
+    pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;
         read(&row, request.batch).map_err(|error| Error::new(what, error.into()))
@@ -155,6 +165,16 @@ impl Source {
 /// something; it may be one that is left out. All arrays are built once, in one row, and kept and answered from there.
 fn claim_text(source: Source) -> String {
     let table = source.table();
+    // The key of `task` begins with the shard, that of `task_far` does not.
+    let lowest = match source {
+        Source::Task => {
+            "select lowest.id from unnest($1) as shards (shard) cross join lateral (
+      select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
+    ) lowest
+    order by lowest.id limit 1"
+        }
+        Source::Far => "select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1",
+    };
     format!(
         "-- claim
 with size as materialized (
@@ -187,12 +207,10 @@ with size as materialized (
 )
 select
   (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+  (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
   size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
   case when size.rows > $8 or (size.bytes > $9 and size.rows > 1) then (
-    select lowest.id from unnest($1) as shards (shard) cross join lateral (
-      select id from {table} where {table}.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
-    ) lowest
-    order by lowest.id limit 1
+    {lowest}
   ) end as first,
   ids, first_ids, attempts, names, topics, keys, payloads, headers
 from size, arrays"
@@ -215,13 +233,14 @@ async fn statement(connection: &mut PgConnection, source: Source, request: Reque
         .await
 }
 
-fn read(row: &PgRow, batch: BatchId) -> Result<(Claimed, Timestamp), sqlx::Error> {
+fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {
     let now = Timestamp::from_micros(row.try_get(0)?);
-    if row.try_get(1)? {
-        return Ok((Claimed::TooLarge { first: row.try_get(2)? }, now));
-    }
-    let claimed = read_batch(row, 3, batch)?.map_or(Claimed::Nothing, Claimed::Batch);
-    Ok((claimed, now))
+    let spent = Duration::from_micros(u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0));
+    let claimed = match row.try_get(2)? {
+        true => Claimed::TooLarge { first: row.try_get(3)? },
+        false => read_batch(row, 4, batch)?.map_or(Claimed::Nothing, Claimed::Batch),
+    };
+    Ok(Answer { claimed, now, spent })
 }
 
 /// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads, headers. `None` when the ids are NULL.

@@ -11,7 +11,7 @@ use punctual::domain::{
 use punctual::node::keeper::{Keeper, Leaves, Metrics};
 use punctual::postgres::adopt::{Adoptions, BATCHES_MAX};
 use punctual::postgres::cancel::Canceller;
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::claim::{Answer, Claimed, Claims, Request, Source};
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::far::Mover;
 use punctual::postgres::heartbeat::{Beat, Heartbeats};
@@ -336,7 +336,7 @@ impl World {
         let range = range_at(self.epoch, kind.range);
         let request = Request { batch: id, owner: self.node(identity), shards: &shards, range, left_out: &[], quarantined: &[] };
         let source = if kind.is_far { Source::Far } else { Source::Task };
-        let (claimed, _) = self.claims.claim(source, request).await.unwrap();
+        let Answer { claimed, .. } = self.claims.claim(source, request).await.unwrap();
         let expected = self.ids(protocol, next, batch);
         match claimed {
             Claimed::Batch(batch_found) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp};
 use punctual::engine::assignment::assign;
-use punctual::engine::claiming::{Claiming, Scope, Settings};
+use punctual::engine::claiming::{Claiming, Scope, Settings, Taken};
 use punctual::engine::liveness::trust::Trust;
 use punctual::engine::liveness::{EtcdView, Liveness, Sign};
 use punctual::engine::placing::{Place, Sorter};
@@ -197,7 +197,7 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
     let mut front = fresh();
     while let Some(claim) = front.next_of_front(now) {
         add(claim.range, claim.scope, false);
-        front.took(&claim, 1);
+        front.took(&claim, &Taken { got: 1, ..Taken::default() });
     }
     for (mut sweeping, oldest, until, scope, is_far) in [
         (front, oldest, now, Scope::Mine, false),
@@ -208,7 +208,7 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
         sweeping.sweep(oldest, until, scope);
         while let Some(claim) = sweeping.next_of_strips() {
             add(claim.range, claim.scope, is_far);
-            sweeping.took(&claim, 1);
+            sweeping.took(&claim, &Taken { got: 1, ..Taken::default() });
         }
     }
     claims

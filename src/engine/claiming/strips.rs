@@ -1,0 +1,102 @@
+//! Ranges of ids that were set aside.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::Scope;
+use crate::domain::{IdRange, TopicName};
+
+/// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
+const STRIPS_MAX: usize = 64;
+
+/// A range that is claimed piece by piece.
+#[derive(Clone, Debug)]
+pub(super) struct Strip {
+    pub(super) rest: IdRange,
+    /// Width of the next piece.
+    pub(super) step: u128,
+    pub(super) scope: Scope,
+    pub(super) kind: Kind,
+    /// Of what was passed by: the topics that were full then.
+    pub(super) full: BTreeSet<TopicName>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Sweep,
+    /// Set aside, for it was too much at once or came late.
+    Aside,
+    /// Passed by before, for topics that were full.
+    Passed,
+}
+
+impl Strip {
+    pub(super) fn new(rest: IdRange, step: u128, scope: Scope, kind: Kind) -> Self {
+        Self { rest, step, scope, kind, full: BTreeSet::new() }
+    }
+
+    fn take_in(&mut self, other: Self) {
+        self.rest = self.rest.joined(other.rest);
+        self.full.extend(other.full);
+        if self.kind != other.kind {
+            self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep { Kind::Sweep } else { Kind::Aside };
+        }
+    }
+}
+
+/// Strips in the order in which they are claimed.
+#[derive(Debug, Default)]
+pub(super) struct Strips {
+    strips: VecDeque<Strip>,
+}
+
+impl Strips {
+    pub(super) fn len(&self) -> usize {
+        self.strips.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.strips.clear();
+    }
+
+    pub(super) fn has_sweep(&self) -> bool {
+        self.strips.iter().any(|strip| strip.kind == Kind::Sweep)
+    }
+
+    pub(super) fn first(&self) -> Option<&Strip> {
+        self.strips.front()
+    }
+
+    pub(super) fn first_mut(&mut self) -> Option<&mut Strip> {
+        self.strips.front_mut()
+    }
+
+    pub(super) fn take_first(&mut self) -> Option<Strip> {
+        self.strips.pop_front()
+    }
+
+    pub(super) fn take_all(&mut self) -> VecDeque<Strip> {
+        std::mem::take(&mut self.strips)
+    }
+
+    /// Puts a strip behind the others.
+    pub(super) fn keep(&mut self, strip: Strip) {
+        if strip.rest.is_empty() {
+            return;
+        }
+        let is_full = self.strips.len() >= STRIPS_MAX;
+        match self.strips.iter_mut().find(|known| is_full && known.scope == strip.scope) {
+            Some(known) => known.take_in(strip),
+            // There are two scopes: one more than the bound at most.
+            None => self.strips.push_back(strip),
+        }
+    }
+
+    /// Joins a strip with one that it touches and that waits for the same topics; else it comes behind the others.
+    pub(super) fn join(&mut self, strip: Strip) {
+        let fits = |known: &&mut Strip| known.scope == strip.scope && known.full == strip.full && known.rest.touches(strip.rest);
+        match self.strips.iter_mut().find(fits) {
+            Some(known) => known.take_in(strip),
+            None => self.keep(strip),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The rules of claiming on a table that is a set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::{Shard, TaskId};
+
+const SETTINGS: Settings = Settings {
+    window: Duration::from_millis(200),
+    slack: Duration::from_millis(750),
+    leaf: Duration::from_secs(900),
+    rows_target: 1000,
+};
+const ROWS_MAX: usize = 4000;
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + millis)
+}
+
+fn id(millis: i64, random: u64) -> Uuid {
+    TaskId::new(at(millis), Shard::new(7), random).uuid()
+}
+
+fn taken(got: usize) -> Taken {
+    Taken { got: u64::try_from(got).unwrap(), ..Taken::default() }
+}
+
+/// What a claim does in Postgres; true when it took something or was refused, so that there may be more.
+fn carry_out(claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>) -> usize {
+    let found: Vec<Uuid> = table.range(claim.range.from..claim.range.to).copied().collect();
+    if found.len() > ROWS_MAX {
+        claiming.was_too_large(claim, found.first().copied());
+        return 0;
+    }
+    for id in &found {
+        table.remove(id);
+    }
+    claiming.took(claim, &taken(found.len()));
+    found.len()
+}
+
+/// One tick: the front until it is there, then at most `turns` strips.
+fn tick(claiming: &mut Claiming, now: Timestamp, table: &mut BTreeSet<Uuid>, turns: usize) {
+    while let Some(claim) = claiming.next_of_front(now) {
+        assert!(claim.range.to <= floor_of(now.plus(SETTINGS.window)), "no claim reaches past now + window");
+        carry_out(claiming, &claim, table);
+    }
+    for _ in 0..turns {
+        let Some(claim) = claiming.next_of_strips() else { return };
+        carry_out(claiming, &claim, table);
+    }
+}
+
+#[test]
+fn a_task_is_claimed_a_window_ahead_of_its_due_time() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table = BTreeSet::from([id(500, 1)]);
+    for millis in 0..=300 {
+        tick(&mut claiming, at(millis), &mut table, 1);
+    }
+    assert_eq!(table.len(), 1, "its millisecond is not yet within the window");
+    tick(&mut claiming, at(301), &mut table, 1);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn a_crowded_millisecond_is_divided_and_the_front_goes_on() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table: BTreeSet<Uuid> = (0..100_000_u64).map(|n| id(1_000, n << 45)).collect();
+    table.insert(id(1_100, 0));
+    for millis in (0..900).step_by(20) {
+        tick(&mut claiming, at(millis), &mut table, 0);
+    }
+    tick(&mut claiming, at(920), &mut table, 0);
+    assert_eq!(table.len(), 100_000, "the task behind the crowd has been claimed, the crowd waits");
+    tick(&mut claiming, at(940), &mut table, 1_000);
+    assert!(table.is_empty(), "and is claimed in turns: {} are left", table.len());
+}
+
+/// A topic that may have so many tasks in flight, as the claimer sees it.
+struct Bounded {
+    name: TopicName,
+    max: usize,
+    in_flight: usize,
+    is_full: bool,
+    /// How many are published in a tick.
+    pace: usize,
+}
+
+/// Some such topics, and a table of their tasks.
+struct Busy {
+    claiming: Claiming,
+    topics: Vec<Bounded>,
+    table: BTreeMap<Uuid, usize>,
+    claims: usize,
+}
+
+impl Busy {
+    fn new(topics: &[(usize, usize)]) -> Self {
+        let bounded = |(index, (max, pace)): (usize, &(usize, usize))| Bounded {
+            name: TopicName::stored(&format!("topic-{index}")),
+            max: *max,
+            in_flight: 0,
+            is_full: false,
+            pace: *pace,
+        };
+        let topics = topics.iter().enumerate().map(bounded).collect();
+        Self { claiming: Claiming::new(SETTINGS), topics, table: BTreeMap::new(), claims: 0 }
+    }
+
+    fn full(&self) -> BTreeSet<TopicName> {
+        self.topics.iter().filter(|topic| topic.is_full).map(|topic| topic.name.clone()).collect()
+    }
+
+    fn carry_out(&mut self, claim: &Claim) {
+        self.claims += 1;
+        let range = self.table.range(claim.range.from..claim.range.to);
+        let open: Vec<(Uuid, usize)> =
+            range.filter(|(_, topic)| !self.topics[**topic].is_full).map(|(id, topic)| (*id, *topic)).collect();
+        if open.len() > ROWS_MAX {
+            return self.claiming.was_too_large(claim, Some(*self.table.range(claim.range.from..).next().unwrap().0));
+        }
+        let full = self.full();
+        for (id, topic) in &open {
+            self.table.remove(id);
+            self.topics[*topic].in_flight += 1;
+        }
+        self.topics.iter_mut().for_each(|topic| topic.is_full |= topic.in_flight >= topic.max);
+        self.claiming.took(claim, &Taken { full, ..taken(open.len()) });
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        for topic in &mut self.topics {
+            topic.in_flight -= topic.pace.min(topic.in_flight);
+            topic.is_full &= topic.in_flight > topic.max / 4 * 3;
+        }
+        let full = self.full();
+        self.claiming.there_is_room(&full);
+        while let Some(claim) = self.claiming.next_of_front(now) {
+            self.carry_out(&claim);
+        }
+        for _ in 0..40 {
+            let Some(claim) = self.claiming.next_of_strips() else { return };
+            self.carry_out(&claim);
+        }
+    }
+
+    fn left_of(&self, topic: usize) -> usize {
+        self.table.values().filter(|of| **of == topic).count()
+    }
+}
+
+#[test]
+fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
+    let mut busy = Busy::new(&[(25_000, 2_000), (25_000, 2_000)]);
+    busy.table.extend((0..100_000_u64).map(|n| (id(1_000, n << 45), 0)));
+    let others: Vec<Uuid> = (0..500).map(|n| id(1_000 + n * 2, 1)).collect();
+    busy.table.extend(others.iter().map(|id| (*id, 1)));
+    for millis in (0..2_000).step_by(20) {
+        busy.tick(at(millis));
+        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
+        assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
+        let in_flight = busy.topics[0].in_flight;
+        assert!(busy.left_of(0) == 0 || in_flight >= 10_000 || millis < 850, "at {millis} ms only {in_flight} are in flight");
+    }
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+    assert!(busy.claims < 1_000, "{} claims", busy.claims);
+}
+
+#[test]
+fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
+    let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
+    // The crowd of the one that takes nothing lies before that of the other, in the same range.
+    busy.table.extend((0..60_000_u64).map(|n| (id(1_000, n << 45), 0)));
+    busy.table.extend((0..60_000_u64).map(|n| (id(1_010, n << 45), 1)));
+    for millis in (0..3_000).step_by(20) {
+        busy.tick(at(millis));
+    }
+    assert_eq!(busy.left_of(1), 0);
+    assert!((30_000..=35_000).contains(&busy.left_of(0)), "{} are left of the other", busy.left_of(0));
+    assert!(busy.claiming.passed_count() > 0, "and it is remembered where they are");
+}
+
+#[test]
+fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
+    let mut busy = Busy::new(&[(1, 0)]);
+    busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
+    // The late ranges do not touch each other.
+    for n in 0..2_000 {
+        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) });
+        busy.tick(at(0));
+    }
+    assert!(busy.claiming.passed_count() + busy.claiming.strip_count() < 70 * 2);
+    (busy.topics[0].max, busy.topics[0].is_full) = (usize::MAX, false);
+    for _ in 0..100 {
+        busy.tick(at(0));
+    }
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
+
+#[test]
+fn a_claim_that_took_long_for_what_it_left_is_followed_by_a_smaller_one() {
+    let mut claiming = Claiming::new(SETTINGS);
+    claiming.sweep(at(0), at(8_000_000), Scope::Mine);
+    let before = claiming.next_of_strips().unwrap();
+    claiming.took(&before, &taken(0));
+    let first = claiming.next_of_strips().unwrap();
+    claiming.took(&first, &Taken { spent: Duration::from_millis(500), ..taken(0) });
+    let second = claiming.next_of_strips().unwrap();
+    assert!(second.range.width() <= first.range.width() / 9, "{} after {}", second.range.width(), first.range.width());
+    claiming.took(&second, &Taken { spent: Duration::from_millis(1), ..taken(0) });
+    assert!(claiming.next_of_strips().unwrap().range.width() > second.range.width());
+}
+
+#[test]
+fn what_is_due_beside_a_crowd_does_not_wait_for_it() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let crowd = |millis: i64| (0..50_000_u64).map(move |n| id(millis, n << 45));
+    let mut table: BTreeSet<Uuid> = crowd(1_000).chain(crowd(1_001)).collect();
+    let beside: BTreeSet<Uuid> = (900..1_100).filter(|n| ![1_000, 1_001].contains(n)).map(|n| id(n, 7)).collect();
+    table.extend(&beside);
+    for millis in (0..=940).step_by(20) {
+        tick(&mut claiming, at(millis), &mut table, 0);
+    }
+    assert_eq!(table.intersection(&beside).count(), 0, "only the crowd is set aside");
+    assert_eq!((table.len(), claiming.strip_count()), (100_000, 2));
+    tick(&mut claiming, at(960), &mut table, 500);
+    assert!(table.is_empty(), "{} are left", table.len());
+}
+
+#[test]
+fn what_comes_late_in_crowds_does_not_hold_the_front() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table = BTreeSet::new();
+    tick(&mut claiming, at(1_000), &mut table, 0);
+    table.extend((0..10_000_u64).map(|n| id(1_100, n << 45)));
+    table.insert(id(1_219, 1));
+    tick(&mut claiming, at(1_020), &mut table, 0);
+    assert_eq!(table.len(), 10_000, "the one on time is claimed");
+    tick(&mut claiming, at(1_040), &mut table, 100);
+    assert!(table.is_empty(), "{} are left", table.len());
+}
+
+#[test]
+fn after_a_pause_what_is_due_now_comes_first() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table = BTreeSet::new();
+    tick(&mut claiming, at(0), &mut table, 1);
+    table.extend((0..50_000).map(|n| id(1_000 + n, 0)));
+    let claim = claiming.next_of_front(at(60_000)).unwrap();
+    assert!(claim.range.from >= floor_of(at(59_000)), "{:?}", claim.range);
+    for turn in 0..200 {
+        tick(&mut claiming, at(60_000 + turn * 20), &mut table, 4);
+    }
+    assert!(table.is_empty(), "{} are left", table.len());
+}
+
+#[test]
+fn a_late_insert_is_found_by_the_slack_or_by_the_sweep() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table = BTreeSet::new();
+    for millis in [0, 500, 1_000] {
+        tick(&mut claiming, at(millis), &mut table, 1);
+    }
+    table.insert(id(600, 1));
+    tick(&mut claiming, at(1_020), &mut table, 1);
+    assert!(table.is_empty(), "within the slack");
+    table.insert(id(100, 1));
+    tick(&mut claiming, at(1_040), &mut table, 1);
+    assert_eq!(table.len(), 1, "behind the slack");
+    claiming.sweep(at(0), at(1_040), Scope::Mine);
+    tick(&mut claiming, at(1_060), &mut table, 1);
+    assert!(table.is_empty(), "swept");
+}
+
+#[test]
+fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let poison = id(1_100, 5);
+    let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).collect();
+    claiming.sweep(at(0), at(20_000), Scope::All);
+    let mut found = None;
+    for _ in 0..1_000 {
+        let Some(claim) = claiming.next_of_strips() else { break };
+        if claim.range.contains(poison) {
+            if let Poison::Row(row) = claiming.was_poisoned(&claim) {
+                found = Some(row);
+            }
+        } else {
+            carry_out(&mut claiming, &claim, &mut table);
+        }
+    }
+    assert_eq!(found, Some(poison));
+    assert!(table.is_empty(), "the rest of the shard is claimed: {} are left", table.len());
+}
+
+#[test]
+fn no_claim_reaches_past_the_end_of_a_leaf() {
+    let mut claiming = Claiming::new(SETTINGS);
+    claiming.sweep(at(0), at(10_000_000), Scope::All);
+    let leaf = width_of(SETTINGS.leaf);
+    while let Some(claim) = claiming.next_of_strips() {
+        assert_eq!(claim.range.from.as_u128() / leaf, (claim.range.to.as_u128() - 1) / leaf);
+        claiming.took(&claim, &taken(0));
+    }
+}
+
+proptest! {
+    #[test]
+    fn everything_is_claimed_whatever_comes_when(
+        inserts in proptest::collection::vec((0_i64..5_000, 0_i64..5_000, any::<u64>()), 1..200),
+        tick_millis in 5_i64..400,
+    ) {
+        // (when it is inserted, when it is due): late ones among them, crowds by chance
+        let mut claiming = Claiming::new(SETTINGS);
+        let mut table = BTreeSet::new();
+        let mut now = 0;
+        while now < 12_000 {
+            table.extend(inserts.iter().filter(|(when, ..)| (now - tick_millis..now).contains(when)).map(|(when, due, random)| id(*due.max(when), *random)));
+            tick(&mut claiming, at(now), &mut table, 3);
+            if now % 1_000 < tick_millis {
+                claiming.sweep(at(0), at(now), Scope::Mine);
+            }
+            now += tick_millis;
+        }
+        prop_assert!(table.is_empty(), "{} are left", table.len());
+    }
+}
