@@ -28,6 +28,9 @@ pub use topics::{LookUpError, TopicFacts, Topics};
 
 use thiserror::Error;
 
+/// Asked about when any answer will do.
+const PROBE_TOPIC: &str = "__consumer_offsets";
+
 /// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
 #[derive(Debug, Error)]
 pub enum Error {

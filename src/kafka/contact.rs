@@ -102,7 +102,8 @@ impl Contact {
         self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn acknowledged_count(&self) -> u64 {
+    /// Records acknowledged so far, by all producers.
+    pub fn acknowledged_count(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 

@@ -12,7 +12,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 
 use super::context::{Context, Said};
-use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
+use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
 use crate::clock;
 use crate::domain::{BatchTask, TopicName, headers};
 
@@ -117,6 +117,13 @@ impl Producer {
             loaded_count
         };
         tokio::task::spawn_blocking(load).await.unwrap_or(0)
+    }
+
+    /// True when a broker answers a question of this very client, before `deadline` has passed.
+    pub async fn is_answered(&self, deadline: Duration) -> bool {
+        let inner = Arc::clone(&self.inner);
+        let ask = move || inner.client().fetch_metadata(Some(PROBE_TOPIC), deadline).is_ok();
+        tokio::task::spawn_blocking(ask).await.unwrap_or(false)
     }
 
     /// Gives up all records that have no report yet; never blocks. They are reported soon: `NotSent`, or `Unknown` when they may be in the topic.

@@ -11,7 +11,7 @@ use super::holdings::{Held, Holdings, Noted};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Outcome, Receipt, TaskId, TopicName};
+use crate::domain::{Monotonic, Outcome, Receipt, TaskId, TopicName};
 use crate::engine::failure::{Circumstances, Failure, Remedy, remedy};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
@@ -65,6 +65,17 @@ enum Retire {
     Queue,
 }
 
+/// How many records were acknowledged, and since when it has not been more though records wait.
+#[derive(Clone, Copy, Debug)]
+struct Pulse {
+    acknowledged: u64,
+    since: Monotonic,
+}
+
+/// A producer without an acknowledgement for so long, while records wait and other clients reach Kafka, is asked whether anybody answers it.
+const PULSE_MAX: Duration = Duration::from_secs(5);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+
 /// The way out for records.
 pub struct Publisher {
     pub reports: Arc<Reports>,
@@ -76,6 +87,7 @@ pub struct Publisher {
     alone: Mutex<Option<Arc<Line>>>,
     /// Replaced, and not yet closed.
     retired: Mutex<Vec<Arc<Line>>>,
+    pulse: Mutex<Pulse>,
     may_publish: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -210,7 +222,8 @@ impl Publisher {
         let made = line(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
         let together = RwLock::new(Arc::new(made));
         let (alone, retired) = (Mutex::new(None), Mutex::new(Vec::new()));
-        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, may_publish })
+        let pulse = Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() });
+        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, pulse, may_publish })
     }
 
     pub fn may_publish(&self) -> bool {
@@ -272,6 +285,33 @@ impl Publisher {
             self.retire(line, Retire::All);
         }
         Ok(())
+    }
+
+    /// Makes a new producer when nobody answers the one there is, though Kafka is there: librdkafka forgets all brokers when one that is just starting
+    /// tells of none, and never connects again (its issue 5301).
+    ///
+    /// # Errors
+    /// When no new producer can be made.
+    pub async fn check(&self) -> Result<(), kafka::Error> {
+        let line = self.current();
+        if !self.is_suspect(&line) || line.producer.is_answered(ANSWER_DEADLINE).await || !self.contact.is_held() {
+            return Ok(());
+        }
+        tracing::warn!("no broker answers the producer, though Kafka is there; making a new one");
+        self.replace(Retire::All)
+    }
+
+    /// True at most once in [`PULSE_MAX`].
+    fn is_suspect(&self, line: &Line) -> bool {
+        let now = clock::monotonic();
+        let acknowledged = self.contact.acknowledged_count();
+        let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_alive = acknowledged != pulse.acknowledged || line.producer.in_flight() == 0 || !self.contact.is_held();
+        let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
+        if is_alive || is_suspect {
+            *pulse = Pulse { acknowledged, since: now };
+        }
+        is_suspect
     }
 
     /// Takes back what the producers hold: each record comes out with a report and is handed over again, if its batch is still this node's.

@@ -38,6 +38,7 @@ impl TopicKeeper {
                 () = clock::sleep(INTERVAL) => {}
             }
             self.publisher.mend()?;
+            self.publisher.check().await?;
             self.publisher.publish_alone()?;
             self.publisher.tidy().await;
             self.publisher.reports.try_again();

@@ -160,20 +160,23 @@ impl Source {
     }
 }
 
+/// Parts of the claim: the key of `task` begins with the shard, that of `task_far` does not.
+const LOWEST_IN_TASK: &str = "-- lowest in task
+    select lowest.id from unnest($1) as shards (shard) cross join lateral (
+      select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
+    ) lowest
+    order by lowest.id limit 1";
+const LOWEST_IN_FAR: &str = "-- lowest in far
+    select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1";
+
 /// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
 /// `octet_length` of a toasted value does not fetch it. Of a range that is too large the lowest id is told, so that the next, smaller one begins where there is
 /// something; it may be one that is left out. All arrays are built once, in one row, and kept and answered from there.
 fn claim_text(source: Source) -> String {
     let table = source.table();
-    // The key of `task` begins with the shard, that of `task_far` does not.
     let lowest = match source {
-        Source::Task => {
-            "select lowest.id from unnest($1) as shards (shard) cross join lateral (
-      select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
-    ) lowest
-    order by lowest.id limit 1"
-        }
-        Source::Far => "select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1",
+        Source::Task => LOWEST_IN_TASK,
+        Source::Far => LOWEST_IN_FAR,
     };
     format!(
         "-- claim
@@ -209,9 +212,7 @@ select
   (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
   (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
   size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
-  case when size.rows > $8 or (size.bytes > $9 and size.rows > 1) then (
-    {lowest}
-  ) end as first,
+  case when size.rows > $8 or (size.bytes > $9 and size.rows > 1) then ({lowest}) end as first,
   ids, first_ids, attempts, names, topics, keys, payloads, headers
 from size, arrays"
     )

@@ -103,6 +103,17 @@ impl Slot {
         }
     }
 
+    /// Ends it in good order; it stays down.
+    pub async fn end(&self, deadline: Duration) {
+        let mut life = self.life.lock().await;
+        life.is_wanted = false;
+        self.show(None);
+        if let Some(mut node) = life.node.take() {
+            node.terminate();
+            node.wait_exit(deadline).await;
+        }
+    }
+
     pub async fn start_again(&self) {
         self.life.lock().await.is_wanted = true;
     }

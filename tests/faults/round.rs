@@ -18,6 +18,8 @@ use crate::support::{OwnStack, now_ms, wait};
 
 /// What was deferred comes again after up to a minute.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
+/// A node publishes and settles what it holds before it ends.
+const END_DEADLINE: Duration = Duration::from_secs(40);
 /// What is in a topic is a moment away from the consumer.
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(15);
 const PROGRESS_EVERY_MS: i64 = 5000;
@@ -67,6 +69,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
     unable.abort();
+    // Nothing moves any more while it is written down: far tasks may be due any moment.
+    for slot in &field.slots {
+        slot.end(END_DEADLINE).await;
+    }
     let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
     let history = write_down(&field, &ledger, spans, started_at).await;
     let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);

@@ -14,7 +14,7 @@ use super::known::Known;
 use super::question::{Answer, LookUpError, Request, TopicFacts};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
-use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
+use crate::kafka::{Contact, Error, Metrics, PROBE_TOPIC, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
 /// How often acknowledgements are looked for.
@@ -25,12 +25,13 @@ const PROBE_AFTER: Duration = Duration::from_millis(750);
 const PROBE_DEADLINE: Duration = Duration::from_secs(1);
 /// Between two probes in trouble: one broker of many may have it for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// A client that has had no answer for so long is made anew. One that a starting broker has told of no brokers at all forgets those it knew, and never
+/// connects again (librdkafka's issue 5301).
+const RENEW_AFTER: Duration = Duration::from_secs(10);
 /// One question of the two that a look-up takes. A Kafka that hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
 /// What a broker takes when nobody configured it, and we may not read it.
 const RECORD_BYTES_MAX_DEFAULT: usize = 1_048_588;
-/// Asked about in probes until a topic is known; its answer is not looked at.
-const PROBE_TOPIC: &str = "__consumer_offsets";
 /// librdkafka remembers each topic that a client asked about for as long as the client lives, and asks again each second about those that are not there.
 const TOPICS_OPENED_MAX: usize = 10_000;
 
@@ -49,6 +50,8 @@ pub(super) struct Prober {
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
+    /// Since when the client has had no answer, or was made.
+    unanswered_since: Option<Monotonic>,
     acknowledged_count: u64,
 }
 
@@ -75,6 +78,7 @@ impl Prober {
             opened: HashSet::new(),
             probe_topic: None,
             probed_at: None,
+            unanswered_since: None,
             acknowledged_count: 0,
         };
         std::thread::Builder::new().name(THREAD.to_owned()).spawn(move || prober.run()).map_err(failed)?;
@@ -131,6 +135,7 @@ impl Prober {
     fn answered(&mut self) {
         let now = clock::monotonic();
         self.probed_at = Some(now);
+        self.unanswered_since = None;
         self.contact.hold(now);
     }
 
@@ -138,8 +143,14 @@ impl Prober {
         if self.has_new_acknowledgements() {
             return self.answered();
         }
-        self.probed_at = Some(clock::monotonic());
+        let now = clock::monotonic();
+        self.probed_at = Some(now);
         self.contact.lose(reason);
+        if now.since(*self.unanswered_since.get_or_insert(now)) >= RENEW_AFTER {
+            tracing::debug!("no answer for long: making a new Kafka admin client");
+            self.unanswered_since = None;
+            self.renew();
+        }
     }
 
     fn look_up(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
@@ -215,9 +226,12 @@ impl Prober {
 
     /// Another client, when this one remembers too many topics.
     fn make_room(&mut self) {
-        if self.opened.len() < TOPICS_OPENED_MAX {
-            return;
+        if self.opened.len() >= TOPICS_OPENED_MAX {
+            self.renew();
         }
+    }
+
+    fn renew(&mut self) {
         match self.config.create() {
             Ok(admin) => {
                 self.admin = admin;

@@ -19,7 +19,7 @@ async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String
     let range = IdRange::of_times(now, now.plus(Duration::from_secs(5)));
     let (batch, owner) = (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
     let mut claimer = stage.another().await;
-    let text = statement("claim").replace("{table}", "task");
+    let text = statement("claim").replace("{table}", "task").replace("{lowest}", &statement("lowest in task"));
     run(&mut claimer, &format!("set plan_cache_mode = {plans}; set lock_timeout = '300ms'; prepare claim as {text}")).await;
     let execute = format!(
         "execute claim ('{{7}}', '{}', '{}', '{{}}', '{{}}', '{batch}', '{owner}', 4000, 16777216)",
