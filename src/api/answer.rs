@@ -50,28 +50,31 @@ impl Place {
         Ok(())
     }
 
-    /// Sets `bytes` of the memory aside for the answer. At the bound, one that only shows something is refused; one that tells what was done waits for
+    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change is refused; one that tells what was done waits for
     /// others to be written.
-    pub async fn hold_answer(&mut self, bytes: u64, only_shows: bool) -> Result<(), Problem> {
+    pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
-        let memory = &self.shared.body_memory;
-        let permit = match memory.clone().try_acquire_many_owned(permits) {
+        let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
-            Err(_none_left) if only_shows => {
+            Err(_none_left) if has_changed_nothing => {
                 self.shared.metrics.rejected("body_memory");
                 return Err(Problem::busy("body_memory"));
             }
-            Err(_none_left) => {
-                let Ok(Ok(permit)) = self.shared.deadline().hold(memory.clone().acquire_many_owned(permits)).await else {
-                    self.shared.metrics.rejected("body_memory");
-                    return Err(Problem::answer_lost());
-                };
-                permit
-            }
+            Err(_none_left) => self.wait_for_memory(permits).await.ok_or_else(|| {
+                self.shared.metrics.rejected("body_memory");
+                Problem::answer_lost()
+            })?,
         };
         self.shared.metrics.body_memory.inc_by(i64::from(permits));
         self.memory = Some((permit, permits));
         Ok(())
+    }
+
+    /// Waits until others are written. An answer that waits is in memory already, so that only some may.
+    async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
+        let shared = &self.shared;
+        let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
+        shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
     }
 
     /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places.

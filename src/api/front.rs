@@ -127,21 +127,25 @@ impl Api {
         let id = RequestId::of(request.headers());
         // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
         let span = tracing::debug_span!("request", request_id = %id);
+        let tell = |response: &mut Response| {
+            let problem = response.extensions_mut().remove::<Arc<Problem>>();
+            let kind = problem.as_ref().map(|problem| problem.kind());
+            let status = response.status();
+            debug_assert!(is_told(operation, kind, status), "{route} {method} does not tell of {status}, {problem:?}");
+            if let Some(problem) = problem {
+                problem.write(response, id.as_str(), is_head);
+            }
+        };
         let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        // Before its size is looked at: a problem may show a task, with its payload.
+        tell(&mut response);
         let size = response.body().size_hint().lower();
+        let has_changed_nothing = only_shows || response.status().is_client_error();
         if Place::must_hold(size)
-            && let Err(problem) = place.hold_answer(size, only_shows).await
+            && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
         {
             response = problem.into_response();
-        }
-        if let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
-            debug_assert!(
-                is_told(operation, Some(problem.kind()), response.status()),
-                "{route} {method} does not tell of {problem:?}"
-            );
-            problem.write(&mut response, id.as_str(), is_head);
-        } else {
-            debug_assert!(is_told(operation, None, response.status()), "{route} {method} does not tell of {}", response.status());
+            tell(&mut response);
         }
         if version < Version::HTTP_2 && self.shared.service.is_draining() {
             // So that callers which keep their connections go elsewhere.

@@ -31,6 +31,9 @@ pub struct Shared {
     /// Bytes that bodies, and large answers, may still take.
     pub body_memory: Arc<Semaphore>,
     pub body_memory_max: u32,
+    /// Bytes that answers may still have which wait for such memory although they are made: a quarter of it, or one answer.
+    pub waiting_answers: Semaphore,
+    pub waiting_answers_max: u32,
     /// Bodies that may still be unpacked at the same time.
     pub unpacking: Semaphore,
     /// Requests that may still be taken in.
@@ -43,9 +46,23 @@ impl Shared {
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
         let body_memory_max = u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let body_memory = Arc::new(Semaphore::new(usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS)));
+        let waiting_answers_max = (body_memory_max / 4).max(1);
+        let waiting_answers = Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
         let unpacking = Semaphore::new(UNPACKED_AT_ONCE_MAX);
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self { service, settings, metrics, registry, document, body_memory, body_memory_max, unpacking, requests }
+        Self {
+            service,
+            settings,
+            metrics,
+            registry,
+            document,
+            body_memory,
+            body_memory_max,
+            waiting_answers,
+            waiting_answers_max,
+            unpacking,
+            requests,
+        }
     }
 
     /// When a request that has just arrived must be answered.

@@ -97,8 +97,7 @@ async fn a_request_keeps_its_place_until_its_answer_is_written() {
 async fn large_answers_count_against_the_memory_until_they_are_written() {
     let bytes = 100_000;
     let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
-    let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
-    let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
+    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
     let unread = api.ask(bare("GET", &path)).await;
     assert_eq!(unread.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
@@ -109,6 +108,48 @@ async fn large_answers_count_against_the_memory_until_they_are_written() {
     assert!(text_of(unread).await.len() > bytes);
     assert_eq!(json_of(cancel.await).await["verdict"], "cancelled");
     assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+fn large_task(topic: &str, bytes: usize) -> String {
+    format!(r#"{{"topic":"{topic}","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes))
+}
+
+#[tokio::test]
+async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is_written() {
+    let bytes = 100_000;
+    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let id = submit(&api, &large_task("published", bytes)).await["id"].as_str().unwrap().to_owned();
+    let put = || {
+        let task = format!(r#"{{"delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
+        request("PUT", "/v1/topics/claimed/tasks/n", Some("application/json"), task)
+    };
+    assert_eq!(api.ask(put()).await.status(), StatusCode::CREATED);
+    let ask = async |is_put: bool| api.ask(if is_put { put() } else { bare("DELETE", &format!("/v1/tasks/{id}")) }).await;
+    for is_put in [false, true] {
+        let unread = ask(is_put).await;
+        assert_eq!(unread.status(), StatusCode::CONFLICT);
+        // Nothing was changed: so it need not wait for room.
+        assert_eq!(type_of(ask(false).await).await, "503 busy");
+        let problem = json_of(unread).await;
+        assert_eq!((&problem["verdict"], problem["task"]["id"].is_string()), (&"too_late".into(), true));
+        assert_eq!(type_of(ask(is_put).await).await, "409 too-late");
+    }
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+#[tokio::test]
+async fn answers_that_wait_for_memory_are_few() {
+    let bytes = 100_000;
+    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
+    let unread = api.ask(bare("DELETE", &path)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    let mut waits = Box::pin(api.ask(bare("DELETE", &path)));
+    assert!(poll!(&mut waits).is_pending());
+    let std::task::Poll::Ready(lost) = poll!(&mut Box::pin(api.ask(bare("DELETE", &path)))) else { panic!("it waits, too") };
+    assert_eq!(type_of(lost).await, "503 outcome-unknown");
+    drop(unread);
+    assert_eq!(json_of(waits.await).await["verdict"], "cancelled");
 }
 
 #[tokio::test]
