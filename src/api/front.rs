@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, Place};
-use super::line::Line;
+use super::line::{Line, Purpose};
 use super::metrics::method_label;
 use super::operation::Operation;
 use super::problem::Problem;
@@ -141,7 +141,7 @@ impl Api {
         tell(&mut response);
         let size = response.body().size_hint().lower();
         let has_changed_nothing = only_shows || response.status().is_client_error();
-        if Place::must_hold(size)
+        if place.must_hold(size)
             && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
         {
             response = problem.into_response();
@@ -171,21 +171,23 @@ impl Api {
         self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
-    /// Takes a place among the requests in flight. A probe always has one, and is answered while the node drains.
+    /// Takes a place among the requests in flight. Probes have places of their own, and are answered while the node drains.
     fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
             self.shared.metrics.rejected("header_bytes");
             return Err(Problem::header_too_large(header_bytes_max));
         }
-        if matches!(route, "/livez" | "/readyz" | "/metrics") {
-            return Ok(());
-        }
-        if self.shared.service.is_draining() {
+        let purpose = match route {
+            "/livez" | "/readyz" => Purpose::Health,
+            "/metrics" => Purpose::Metrics,
+            _ => Purpose::Work,
+        };
+        if purpose == Purpose::Work && self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        place.admit()
+        place.admit(purpose)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

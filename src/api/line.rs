@@ -79,7 +79,35 @@ pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 #[derive(Debug, Default)]
 struct Entered {
     connections: usize,
-    requests: Arc<AtomicUsize>,
+    places: Arc<Places>,
+}
+
+/// What a place is for. Each has places of its own, so that callers who take all of one kind do not keep a platform from asking how the node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    Work,
+    /// `/livez` and `/readyz`.
+    Health,
+    /// `/metrics`.
+    Metrics,
+}
+
+/// Places that a caller has taken.
+#[derive(Debug, Default)]
+struct Places {
+    work: AtomicUsize,
+    health: AtomicUsize,
+    metrics: AtomicUsize,
+}
+
+impl Places {
+    fn of(&self, purpose: Purpose) -> &AtomicUsize {
+        match purpose {
+            Purpose::Work => &self.work,
+            Purpose::Health => &self.health,
+            Purpose::Metrics => &self.metrics,
+        }
+    }
 }
 
 impl Callers {
@@ -89,7 +117,7 @@ impl Callers {
         let mut all = self.lock();
         let entered = all.entry(address).or_default();
         entered.connections += 1;
-        Caller { requests: entered.requests.clone(), address, callers: self.clone() }
+        Caller { places: entered.places.clone(), address, callers: self.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
@@ -108,20 +136,20 @@ fn caller_of(address: IpAddr) -> IpAddr {
 /// One caller, held by each of its connections.
 #[derive(Debug)]
 pub struct Caller {
-    requests: Arc<AtomicUsize>,
+    places: Arc<Places>,
     address: IpAddr,
     callers: Callers,
 }
 
 impl Caller {
-    /// Takes one of the `max` places that a caller has; false when it has them all.
-    pub fn take_place(&self, max: usize) -> bool {
+    /// Takes one of the `max` places that a caller has for `purpose`; false when it has them all.
+    pub fn take_place(&self, purpose: Purpose, max: usize) -> bool {
         let more = |taken: usize| (taken < max).then_some(taken + 1);
-        self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.places.of(purpose).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    pub fn free_place(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
+    pub fn free_place(&self, purpose: Purpose) {
+        self.places.of(purpose).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -144,9 +172,9 @@ mod tests {
     fn a_caller_is_forgotten_with_its_last_connection() {
         let callers = Callers::default();
         let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap()));
-        assert!(first.take_place(1) && !second.take_place(1), "they are one caller");
-        second.free_place();
-        assert!(second.take_place(1));
+        assert!(first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1), "they are one caller");
+        second.free_place(Purpose::Work);
+        assert!(second.take_place(Purpose::Work, 1));
         drop(first);
         assert_eq!(callers.lock().len(), 1);
         drop(second);
@@ -158,7 +186,16 @@ mod tests {
         let callers = Callers::default();
         let [first, second, other] =
             ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"].map(|address| callers.enter(address.parse().unwrap()));
-        assert!(first.take_place(1) && !second.take_place(1) && other.take_place(1));
+        let take = |caller: &Caller| caller.take_place(Purpose::Work, 1);
+        assert!(take(&first) && !take(&second) && take(&other));
+    }
+
+    #[test]
+    fn each_purpose_has_places_of_its_own() {
+        let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into());
+        for purpose in [Purpose::Work, Purpose::Metrics, Purpose::Health] {
+            assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
+        }
     }
 
     #[test]

@@ -110,8 +110,7 @@ impl Problem {
 
     /// What was asked was done, or not, and what became of it cannot be told.
     pub fn answer_lost() -> Self {
-        let detail =
-            "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
+        let detail = "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 

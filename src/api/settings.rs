@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by the bounds
-/// on connections and headers only.
+/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
+/// connections and headers, and have places of their own, which are no setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.

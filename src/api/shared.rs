@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
+use super::line::Purpose;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::Monotonic;
@@ -18,6 +19,9 @@ use crate::telemetry::Registry;
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
 /// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time would make none quicker.
 const UNPACKED_AT_ONCE_MAX: usize = 8;
+
+/// Texts of metrics that may be read at a time; each may have some hundred KiB. More than one caller can ask for.
+const METRICS_AT_ONCE_MAX: usize = 128;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -37,7 +41,9 @@ pub struct Shared {
     /// Bodies that may still be unpacked at the same time.
     pub unpacking: Semaphore,
     /// Requests that may still be taken in.
-    pub requests: Semaphore,
+    requests: Semaphore,
+    /// Texts of metrics that may still be asked for.
+    metrics_texts: Semaphore,
 }
 
 impl Shared {
@@ -62,6 +68,16 @@ impl Shared {
             waiting_answers_max,
             unpacking,
             requests,
+            metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
+        }
+    }
+
+    /// The places that all callers together have for `purpose`, and the name of their bound. Those for health are bounded by the connections.
+    pub fn places(&self, purpose: Purpose) -> Option<(&Semaphore, &'static str)> {
+        match purpose {
+            Purpose::Work => Some((&self.requests, "requests_in_flight")),
+            Purpose::Health => None,
+            Purpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
         }
     }
 

@@ -138,6 +138,55 @@ async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is
 }
 
 #[tokio::test]
+async fn a_caller_with_many_unread_metrics_is_told_so_and_can_ask_for_the_nodes_health() {
+    let api = api();
+    let (callers, others) = (Callers::default(), Callers::default());
+    let mut unread = Vec::new();
+    for _ in 0..16 {
+        let answer = api.ask_of(&callers, bare("GET", "/metrics")).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        unread.push(answer);
+    }
+    let refused = api.ask_of(&callers, bare("GET", "/metrics")).await;
+    assert_eq!(header_of(&refused, "retry-after"), Some("1"));
+    assert_eq!(type_of(refused).await, "429 too-many-requests");
+    for path in ["/livez", "/readyz", "/v1/cluster"] {
+        assert_eq!(api.ask_of(&callers, bare("GET", path)).await.status(), StatusCode::OK);
+    }
+    assert_eq!(api.ask_of(&others, bare("GET", "/metrics")).await.status(), StatusCode::OK);
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_probes"}"#).await.as_deref(), Some("1"));
+    drop(unread);
+    assert_eq!(api.ask_of(&callers, bare("GET", "/metrics")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn metrics_that_nobody_reads_are_bounded_for_all_callers_together() {
+    let api = api();
+    let mut unread = Vec::new();
+    for _ in 0..128 {
+        unread.push(api.ask(bare("GET", "/metrics")).await);
+    }
+    assert_eq!(type_of(api.ask(bare("GET", "/metrics")).await).await, "503 busy");
+    drop(unread);
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="metrics_in_flight"}"#).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn long_metrics_are_answered_when_the_memory_is_full() {
+    let task = large_task("t", 100_000);
+    let (api, _) = api_of(Settings { body_bytes_max: task.len(), body_memory_max: task.len(), ..Settings::default() });
+    for number in 0..2000 {
+        api.metrics().rejected(Box::leak(format!("{number:0>50}").into_boxed_str()));
+    }
+    let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
+    let unread = api.ask(bare("GET", &path)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
+    assert!(text_of(api.ask(bare("GET", "/metrics")).await).await.len() > 100_000);
+    drop(unread);
+}
+
+#[tokio::test]
 async fn answers_that_wait_for_memory_are_few() {
     let bytes = 100_000;
     let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
