@@ -72,7 +72,7 @@ fn millis_of(moment: Monotonic) -> u64 {
     u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who is connected: an entry for each address with an open connection, so that the bound on connections is theirs, too.
+/// Who is connected: an entry for each address with an open connection, so that the bound on connections bounds these, too.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 
@@ -111,13 +111,16 @@ impl Places {
 }
 
 impl Callers {
-    /// A connection from `address` has begun.
-    pub fn enter(&self, address: IpAddr) -> Caller {
+    /// A connection from `address` has begun; `None` when as many of this caller as may be are open.
+    pub fn enter(&self, address: IpAddr, connections_max: usize) -> Option<Caller> {
         let address = caller_of(address);
         let mut all = self.lock();
         let entered = all.entry(address).or_default();
+        if entered.connections > 0 && entered.connections >= connections_max {
+            return None;
+        }
         entered.connections += 1;
-        Caller { places: entered.places.clone(), address, callers: self.clone() }
+        Some(Caller { places: entered.places.clone(), address, callers: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn a_caller_is_forgotten_with_its_last_connection() {
         let callers = Callers::default();
-        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap()));
+        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
         assert!(first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1), "they are one caller");
         second.free_place(Purpose::Work);
         assert!(second.take_place(Purpose::Work, 1));
@@ -184,15 +187,29 @@ mod tests {
     #[test]
     fn a_network_of_ipv6_is_one_caller() {
         let callers = Callers::default();
-        let [first, second, other] =
-            ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"].map(|address| callers.enter(address.parse().unwrap()));
+        let [first, second, other] = ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"]
+            .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
         let take = |caller: &Caller| caller.take_place(Purpose::Work, 1);
         assert!(take(&first) && !take(&second) && take(&other));
     }
 
     #[test]
+    fn a_caller_has_so_many_connections_and_others_have_theirs() {
+        let callers = Callers::default();
+        let enter = |address: &str| callers.enter(address.parse().unwrap(), 2);
+        let (first, second) = (enter("10.0.0.1"), enter("10.0.0.1"));
+        assert!(first.is_some() && second.is_some() && enter("10.0.0.1").is_none());
+        let other = enter("10.0.0.2");
+        assert!(other.is_some());
+        drop(first);
+        assert!(enter("10.0.0.1").is_some());
+        drop((second, other));
+        assert!(callers.lock().is_empty());
+    }
+
+    #[test]
     fn each_purpose_has_places_of_its_own() {
-        let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into());
+        let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap();
         for purpose in [Purpose::Work, Purpose::Metrics, Purpose::Health] {
             assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
         }
@@ -201,7 +218,7 @@ mod tests {
     #[test]
     fn a_line_is_idle_from_the_end_of_its_last_request() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into()), at(1));
+        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(), at(1));
         assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
         line.opened(true);
         line.opened(true);

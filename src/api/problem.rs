@@ -98,6 +98,12 @@ impl Problem {
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
+    pub fn too_many_connections() -> Self {
+        let detail =
+            "nothing was done: too many connections of this caller are open; close some, or send more requests over each";
+        Self::new(ProblemType::TooManyRequests, detail)
+    }
+
     pub fn header_too_large(bytes_max: usize) -> Self {
         let detail = format!("nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields");
         Self::new(ProblemType::HeaderTooLarge, detail)

@@ -130,9 +130,9 @@ problem_types! {
         when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
         then: "Report it as a bug, with `detail`."
     }
-    TooManyRequests(429, "too-many-requests", "This caller has too many requests in progress") {
-        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`). Nothing was done.",
-        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` says."
+    TooManyRequests(429, "too-many-requests", "This caller asks too much at a time") {
+        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`; 16 of `/metrics`, and 16 of `/livez` and `/readyz`), or too many connections of it are open (`--caller-connections-max`). Nothing was done.",
+        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time, over few connections that are kept. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` and `--connections-max` say."
     }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
         when: "The header of the request, with 32 bytes for each of its fields, is over the bound (`--header-max`). Nothing was done.",

@@ -23,6 +23,8 @@ pub struct Settings {
     pub streams_max: u32,
     /// Connections, idle ones included: those beyond it are answered 503 and closed.
     pub connections_max: usize,
+    /// Of these, connections of one caller, at least one: those beyond it are answered 429 and closed.
+    pub caller_connections_max: usize,
     /// How long the header of a request may take from its first byte, and the first request of a connection from its beginning: closed without an
     /// answer.
     pub header_timeout: Duration,
@@ -46,6 +48,7 @@ impl Default for Settings {
             caller_requests_max: 512,
             streams_max: 256,
             connections_max: 4096,
+            caller_connections_max: 2048,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             request_deadline: Duration::from_secs(30),
