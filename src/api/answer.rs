@@ -50,7 +50,6 @@ impl Place {
         if let Some((places, bound)) = shared.places(purpose) {
             let Ok(permit) = places.try_acquire() else {
                 self.line.caller.free_place(purpose);
-                shared.metrics.rejected(bound);
                 return Err(Problem::busy(bound));
             };
             permit.forget();
@@ -65,10 +64,7 @@ impl Place {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
         let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
-            Err(_none_left) if has_changed_nothing => {
-                self.shared.metrics.rejected("body_memory");
-                return Err(Problem::busy("body_memory"));
-            }
+            Err(_none_left) if has_changed_nothing => return Err(Problem::busy("body_memory")),
             Err(_none_left) => self.wait_for_memory(permits).await.ok_or_else(|| {
                 self.shared.metrics.rejected("body_memory");
                 Problem::answer_lost()

@@ -133,6 +133,9 @@ impl Api {
             let status = response.status();
             debug_assert!(is_told(operation, kind, status), "{route} {method} does not tell of {status}, {problem:?}");
             if let Some(problem) = problem {
+                if let Some(bound) = problem.bound() {
+                    self.shared.metrics.rejected(bound);
+                }
                 problem.write(response, id.as_str(), is_head);
             }
         };

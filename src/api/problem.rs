@@ -22,6 +22,8 @@ pub struct Problem {
     kind: ProblemType,
     detail: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
+    /// The bound that is reached, of [`ProblemType::Busy`].
+    bound: Option<&'static str>,
     more: Option<Box<More>>,
 }
 
@@ -35,7 +37,7 @@ struct More {
 
 impl Problem {
     pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), field: None, more: None }
+        Self { kind, detail: detail.into(), field: None, bound: None, more: None }
     }
 
     /// A value that `field` cannot have; `detail` says what would be right.
@@ -120,8 +122,10 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    pub fn busy(bound: &str) -> Self {
-        Self::new(ProblemType::Busy, format!("nothing was done: the bound {bound} is reached; ask again, or ask another node"))
+    /// Counted where it is answered, so that each bound is, also those of the service.
+    pub fn busy(bound: &'static str) -> Self {
+        let detail = format!("nothing was done: the bound {bound} is reached; ask again, or ask another node");
+        Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
     }
 
     pub fn draining() -> Self {
@@ -173,6 +177,11 @@ impl Problem {
 
     pub const fn has_field(&self) -> bool {
         self.field.is_some()
+    }
+
+    /// The bound that is reached, if that is the problem.
+    pub const fn bound(&self) -> Option<&'static str> {
+        self.bound
     }
 
     pub const fn kind(&self) -> ProblemType {

@@ -143,7 +143,7 @@ problem_types! {
         then: "Report it, with what the log of the node says. To repeat the request is as safe as after `outcome-unknown`."
     }
     Busy(503, "busy", "A bound of this node is reached") {
-        when: "A bound of this node is reached: requests or bodies in flight, or a queue; `detail` names it. Nothing was done.",
+        when: "A bound of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
         then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which bound it is in `punctual_api_rejected_total`."
     }
     Draining(503, "draining", "The node is about to leave") {

@@ -225,6 +225,23 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
 }
 
 #[tokio::test]
+async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_status() {
+    let api = api();
+    let rejected = || metric(&api, r#"punctual_api_rejected_total{bound="submit_queue"}"#);
+    let full = TASK.replace(r#""t""#, r#""full""#);
+    assert_eq!(type_of(api.ask(post("/v1/tasks", full.clone())).await).await, "503 busy");
+    assert_eq!(rejected().await.as_deref(), Some("1"));
+    let batch = format!(r#"{{"tasks":[{TASK},{full},{TASK},{full},{full},{{}}]}}"#);
+    assert_eq!(api.ask(post("/v1/tasks/batch", batch)).await.status(), StatusCode::OK);
+    // Once for the batch, however many of its tasks it turned away.
+    assert_eq!(rejected().await.as_deref(), Some("2"));
+    for (status, count) in [("201", "2"), ("503", "3"), ("400", "1")] {
+        let line = format!(r#"punctual_api_batch_tasks_total{{status="{status}"}}"#);
+        assert_eq!(metric(&api, &line).await.as_deref(), Some(count), "{status}");
+    }
+}
+
+#[tokio::test]
 async fn a_submit_without_an_answer_within_the_deadline_has_an_unknown_outcome() {
     let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
     assert_eq!(type_of(api.ask(post("/v1/tasks", SLOW_TASK)).await).await, "503 outcome-unknown");
