@@ -30,7 +30,7 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// How long a connection may be without a request: closed.
     pub idle_timeout: Duration,
-    /// How long a request may take from its header to its answer: 408 while its body is being read, 503 after.
+    /// How long a request may take from its header to its answer: 408 while its body is awaited, 503 after.
     pub request_deadline: Duration,
     /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed. A stream of HTTP/2 is reset this long after
     /// `request_deadline`.
