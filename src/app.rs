@@ -183,6 +183,7 @@ fn api_settings(settings: &Settings) -> api::Settings {
         caller_requests_max: bounds.caller_requests_max,
         streams_max: u32::try_from(bounds.streams_max).unwrap_or(u32::MAX),
         connections_max: bounds.connections_max,
+        caller_connections_max: bounds.caller_connections_max,
         header_timeout: bounds.header_timeout,
         idle_timeout: bounds.idle_timeout,
         request_deadline: bounds.request_timeout,

@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::Line;
+use super::line::{Line, Purpose};
 use super::problem::Problem;
 use super::shared::Shared;
 use crate::clock;
@@ -16,13 +16,16 @@ use crate::clock;
 /// An answer is handed to its connection in pieces of so many bytes at most, each when the one before is on its way: so that an answer that nobody reads
 /// keeps its place, and its share of the memory, until it is given up.
 const PIECE_BYTES: usize = 64 << 10;
+/// Places that each caller has for asking how the node is, and as many for its metrics. A platform has one or two of each in progress.
+const PROBES_AT_ONCE_MAX: usize = 16;
 
 /// What a request holds from its header until its answer is written, or its caller has gone.
 #[derive(Debug)]
 pub struct Place {
     shared: Arc<Shared>,
     line: Arc<Line>,
-    is_admitted: bool,
+    /// What it is for, once it is taken.
+    admitted: Option<Purpose>,
     memory: Option<(OwnedSemaphorePermit, u32)>,
 }
 
@@ -30,61 +33,70 @@ impl Place {
     pub fn new(shared: Arc<Shared>, line: Arc<Line>, is_multiplexed: bool) -> Self {
         line.opened(is_multiplexed);
         shared.metrics.in_flight.inc();
-        Self { shared, line, is_admitted: false, memory: None }
+        Self { shared, line, admitted: None, memory: None }
     }
 
-    /// Takes one of its caller's places, and one of the node's.
-    pub fn admit(&mut self) -> Result<(), Problem> {
+    /// Takes one of its caller's places for `purpose`, and one of the node's.
+    pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
         let shared = &self.shared;
-        if !self.line.caller.take_place(shared.settings.caller_requests_max) {
-            shared.metrics.rejected("caller_requests");
+        let (caller_max, caller_bound) = match purpose {
+            Purpose::Work => (shared.settings.caller_requests_max, "caller_requests"),
+            Purpose::Health | Purpose::Metrics => (PROBES_AT_ONCE_MAX, "caller_probes"),
+        };
+        if !self.line.caller.take_place(purpose, caller_max) {
+            shared.metrics.rejected(caller_bound);
             return Err(Problem::too_many_requests());
         }
-        let Ok(permit) = shared.requests.try_acquire() else {
-            self.line.caller.free_place();
-            shared.metrics.rejected("requests_in_flight");
-            return Err(Problem::busy("requests_in_flight"));
-        };
-        permit.forget();
-        self.is_admitted = true;
+        if let Some((places, bound)) = shared.places(purpose) {
+            let Ok(permit) = places.try_acquire() else {
+                self.line.caller.free_place(purpose);
+                return Err(Problem::busy(bound));
+            };
+            permit.forget();
+        }
+        self.admitted = Some(purpose);
         Ok(())
     }
 
-    /// Sets `bytes` of the memory aside for the answer. At the bound, one that only shows something is refused; one that tells what was done waits for
+    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change is refused; one that tells what was done waits for
     /// others to be written.
-    pub async fn hold_answer(&mut self, bytes: u64, only_shows: bool) -> Result<(), Problem> {
+    pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
-        let memory = &self.shared.body_memory;
-        let permit = match memory.clone().try_acquire_many_owned(permits) {
+        let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
-            Err(_none_left) if only_shows => {
+            Err(_none_left) if has_changed_nothing => return Err(Problem::busy("body_memory")),
+            Err(_none_left) => self.wait_for_memory(permits).await.ok_or_else(|| {
                 self.shared.metrics.rejected("body_memory");
-                return Err(Problem::busy("body_memory"));
-            }
-            Err(_none_left) => {
-                let Ok(Ok(permit)) = self.shared.deadline().hold(memory.clone().acquire_many_owned(permits)).await else {
-                    self.shared.metrics.rejected("body_memory");
-                    return Err(Problem::answer_lost());
-                };
-                permit
-            }
+                Problem::answer_lost()
+            })?,
         };
         self.shared.metrics.body_memory.inc_by(i64::from(permits));
         self.memory = Some((permit, permits));
         Ok(())
     }
 
-    /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places.
-    pub fn must_hold(bytes: u64) -> bool {
-        u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
+    /// Waits until others are written. An answer that waits is in memory already, so that only some may.
+    async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
+        let shared = &self.shared;
+        let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
+        shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
+    }
+
+    /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places. So are those of probes, which are
+    /// answered when the memory is full.
+    pub fn must_hold(&self, bytes: u64) -> bool {
+        let is_probe = matches!(self.admitted, Some(Purpose::Health | Purpose::Metrics));
+        !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.is_admitted {
-            self.shared.requests.add_permits(1);
-            self.line.caller.free_place();
+        if let Some(purpose) = self.admitted {
+            if let Some((places, _)) = self.shared.places(purpose) {
+                places.add_permits(1);
+            }
+            self.line.caller.free_place(purpose);
         }
         if let Some((_, bytes)) = &self.memory {
             self.shared.metrics.body_memory.dec_by(i64::from(*bytes));

@@ -8,7 +8,7 @@ use hyper::body::Body as _;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::share::{Share, too_large};
-use super::shared::{Deadline, Shared};
+use super::shared::{Deadline, Shared, UNPACKED_AT_ONCE};
 use super::unpack::{Encoding, unpack};
 
 /// Memory that is set aside for a body before its bytes are there, whatever its length says.
@@ -18,17 +18,15 @@ const CAPACITY_MAX: usize = 1 << 20;
 pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
-    let read = deadline.hold(async {
-        let (bytes, share) = collect(shared, request.into_body()).await?;
-        match encoding {
-            Some(encoding) => unpack(shared, encoding, &bytes).await,
-            None => Ok((bytes, share)),
-        }
-    });
-    read.await.map_err(|_elapsed| {
+    let collected = deadline.hold(collect(shared, request.into_body())).await;
+    let (bytes, share) = collected.map_err(|_elapsed| {
         shared.metrics.rejected("request_deadline");
         Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
-    })?
+    })??;
+    let Some(encoding) = encoding else { return Ok((bytes, share)) };
+    // It did arrive: what it waits for now is none of its caller's doing.
+    let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
+    unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {

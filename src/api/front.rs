@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, Place};
-use super::line::Line;
+use super::line::{Line, Purpose};
 use super::metrics::method_label;
 use super::operation::Operation;
 use super::problem::Problem;
@@ -127,21 +127,28 @@ impl Api {
         let id = RequestId::of(request.headers());
         // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
         let span = tracing::debug_span!("request", request_id = %id);
+        let tell = |response: &mut Response| {
+            let problem = response.extensions_mut().remove::<Arc<Problem>>();
+            let kind = problem.as_ref().map(|problem| problem.kind());
+            let status = response.status();
+            debug_assert!(is_told(operation, kind, status), "{route} {method} does not tell of {status}, {problem:?}");
+            if let Some(problem) = problem {
+                if let Some(bound) = problem.bound() {
+                    self.shared.metrics.rejected(bound);
+                }
+                problem.write(response, id.as_str(), is_head);
+            }
+        };
         let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        // Before its size is looked at: a problem may show a task, with its payload.
+        tell(&mut response);
         let size = response.body().size_hint().lower();
-        if Place::must_hold(size)
-            && let Err(problem) = place.hold_answer(size, only_shows).await
+        let has_changed_nothing = only_shows || response.status().is_client_error();
+        if place.must_hold(size)
+            && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
         {
             response = problem.into_response();
-        }
-        if let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
-            debug_assert!(
-                is_told(operation, Some(problem.kind()), response.status()),
-                "{route} {method} does not tell of {problem:?}"
-            );
-            problem.write(&mut response, id.as_str(), is_head);
-        } else {
-            debug_assert!(is_told(operation, None, response.status()), "{route} {method} does not tell of {}", response.status());
+            tell(&mut response);
         }
         if version < Version::HTTP_2 && self.shared.service.is_draining() {
             // So that callers which keep their connections go elsewhere.
@@ -167,21 +174,23 @@ impl Api {
         self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
-    /// Takes a place among the requests in flight. A probe always has one, and is answered while the node drains.
+    /// Takes a place among the requests in flight. Probes have places of their own, and are answered while the node drains.
     fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
             self.shared.metrics.rejected("header_bytes");
             return Err(Problem::header_too_large(header_bytes_max));
         }
-        if matches!(route, "/livez" | "/readyz" | "/metrics") {
-            return Ok(());
-        }
-        if self.shared.service.is_draining() {
+        let purpose = match route {
+            "/livez" | "/readyz" => Purpose::Health,
+            "/metrics" => Purpose::Metrics,
+            _ => Purpose::Work,
+        };
+        if purpose == Purpose::Work && self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        place.admit()
+        place.admit(purpose)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

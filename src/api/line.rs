@@ -72,24 +72,55 @@ fn millis_of(moment: Monotonic) -> u64 {
     u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who is connected: an entry for each address with an open connection, so that the bound on connections is theirs, too.
+/// Who is connected: an entry for each address with an open connection, so that the bound on connections bounds these, too.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 
 #[derive(Debug, Default)]
 struct Entered {
     connections: usize,
-    requests: Arc<AtomicUsize>,
+    places: Arc<Places>,
+}
+
+/// What a place is for. Each has places of its own, so that callers who take all of one kind do not keep a platform from asking how the node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    Work,
+    /// `/livez` and `/readyz`.
+    Health,
+    /// `/metrics`.
+    Metrics,
+}
+
+/// Places that a caller has taken.
+#[derive(Debug, Default)]
+struct Places {
+    work: AtomicUsize,
+    health: AtomicUsize,
+    metrics: AtomicUsize,
+}
+
+impl Places {
+    fn of(&self, purpose: Purpose) -> &AtomicUsize {
+        match purpose {
+            Purpose::Work => &self.work,
+            Purpose::Health => &self.health,
+            Purpose::Metrics => &self.metrics,
+        }
+    }
 }
 
 impl Callers {
-    /// A connection from `address` has begun.
-    pub fn enter(&self, address: IpAddr) -> Caller {
+    /// A connection from `address` has begun; `None` when as many of this caller as may be are open.
+    pub fn enter(&self, address: IpAddr, connections_max: usize) -> Option<Caller> {
         let address = caller_of(address);
         let mut all = self.lock();
         let entered = all.entry(address).or_default();
+        if entered.connections > 0 && entered.connections >= connections_max {
+            return None;
+        }
         entered.connections += 1;
-        Caller { requests: entered.requests.clone(), address, callers: self.clone() }
+        Some(Caller { places: entered.places.clone(), address, callers: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
@@ -108,20 +139,20 @@ fn caller_of(address: IpAddr) -> IpAddr {
 /// One caller, held by each of its connections.
 #[derive(Debug)]
 pub struct Caller {
-    requests: Arc<AtomicUsize>,
+    places: Arc<Places>,
     address: IpAddr,
     callers: Callers,
 }
 
 impl Caller {
-    /// Takes one of the `max` places that a caller has; false when it has them all.
-    pub fn take_place(&self, max: usize) -> bool {
+    /// Takes one of the `max` places that a caller has for `purpose`; false when it has them all.
+    pub fn take_place(&self, purpose: Purpose, max: usize) -> bool {
         let more = |taken: usize| (taken < max).then_some(taken + 1);
-        self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.places.of(purpose).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    pub fn free_place(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
+    pub fn free_place(&self, purpose: Purpose) {
+        self.places.of(purpose).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -143,10 +174,10 @@ mod tests {
     #[test]
     fn a_caller_is_forgotten_with_its_last_connection() {
         let callers = Callers::default();
-        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap()));
-        assert!(first.take_place(1) && !second.take_place(1), "they are one caller");
-        second.free_place();
-        assert!(second.take_place(1));
+        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
+        assert!(first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1), "they are one caller");
+        second.free_place(Purpose::Work);
+        assert!(second.take_place(Purpose::Work, 1));
         drop(first);
         assert_eq!(callers.lock().len(), 1);
         drop(second);
@@ -156,15 +187,38 @@ mod tests {
     #[test]
     fn a_network_of_ipv6_is_one_caller() {
         let callers = Callers::default();
-        let [first, second, other] =
-            ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"].map(|address| callers.enter(address.parse().unwrap()));
-        assert!(first.take_place(1) && !second.take_place(1) && other.take_place(1));
+        let [first, second, other] = ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"]
+            .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
+        let take = |caller: &Caller| caller.take_place(Purpose::Work, 1);
+        assert!(take(&first) && !take(&second) && take(&other));
+    }
+
+    #[test]
+    fn a_caller_has_so_many_connections_and_others_have_theirs() {
+        let callers = Callers::default();
+        let enter = |address: &str| callers.enter(address.parse().unwrap(), 2);
+        let (first, second) = (enter("10.0.0.1"), enter("10.0.0.1"));
+        assert!(first.is_some() && second.is_some() && enter("10.0.0.1").is_none());
+        let other = enter("10.0.0.2");
+        assert!(other.is_some());
+        drop(first);
+        assert!(enter("10.0.0.1").is_some());
+        drop((second, other));
+        assert!(callers.lock().is_empty());
+    }
+
+    #[test]
+    fn each_purpose_has_places_of_its_own() {
+        let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap();
+        for purpose in [Purpose::Work, Purpose::Metrics, Purpose::Health] {
+            assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
+        }
     }
 
     #[test]
     fn a_line_is_idle_from_the_end_of_its_last_request() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into()), at(1));
+        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(), at(1));
         assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
         line.opened(true);
         line.opened(true);

@@ -14,6 +14,7 @@ pub struct Metrics {
     requests: Family<Labels<3>, Counter>,
     duration: Family<Labels<1>, Histogram>,
     pub in_flight: Gauge,
+    batch_tasks: Family<Labels<1>, Counter>,
     rejected: Family<Labels<1>, Counter>,
     cut_off: Family<Labels<1>, Counter>,
     pub connections: Gauge,
@@ -26,6 +27,7 @@ impl Metrics {
             requests: Family::default(),
             duration: Family::new_with_constructor(durations),
             in_flight: Gauge::default(),
+            batch_tasks: Family::default(),
             rejected: Family::default(),
             cut_off: Family::default(),
             connections: Gauge::default(),
@@ -44,8 +46,13 @@ impl Metrics {
             metrics.in_flight.clone(),
         );
         registry.register(
+            "punctual_api_batch_tasks",
+            "Tasks of batches that were answered, by the status of each",
+            metrics.batch_tasks.clone(),
+        );
+        registry.register(
             "punctual_api_rejected",
-            "Requests and connections that were turned away because a bound was reached, by bound",
+            "Requests, batches of which a part, and connections that were turned away because a bound was reached, by bound",
             metrics.rejected.clone(),
         );
         registry.register(
@@ -66,6 +73,11 @@ impl Metrics {
     pub fn answered(&self, route: &'static str, method: &'static str, status: StatusCode, took: Duration) {
         self.requests.get_or_create(&[("route", route), ("method", method), ("status", status_label(status))]).inc();
         self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
+    }
+
+    /// So many tasks of a batch were answered with `status`.
+    pub fn batch_tasks(&self, status: StatusCode, count: u64) {
+        self.batch_tasks.get_or_create(&[("status", status_label(status))]).inc_by(count);
     }
 
     /// A caller was too slow: it was waited for `header`, `idle` or `answer`.

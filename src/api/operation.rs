@@ -29,7 +29,7 @@ pub enum Tag {
     Dead,
     /// Of the cluster and of the interface itself.
     Cluster,
-    /// Probes: always answered.
+    /// Probes: they have places of their own.
     Node,
 }
 
@@ -115,7 +115,9 @@ impl Tag {
             }
             Self::Dead => "Tasks that were given up on: list, put back, drop.",
             Self::Cluster => "The cluster, and this interface itself.",
-            Self::Node => "What a platform asks a node. Always answered: also while the node is busy, starts, or drains.",
+            Self::Node => {
+                "What a platform asks a node. Answered also while the node is busy, starts, or drains; each caller may have 16 in progress."
+            }
         }
     }
 }
@@ -126,9 +128,9 @@ impl Operation {
         use ProblemType as P;
         let mut problems = self.problems.to_vec();
         // Busy also when there is no memory left for a large answer.
-        problems.extend([P::HeaderTooLarge, P::Internal, P::Busy]);
+        problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
         if self.tag != Tag::Node {
-            problems.extend([P::UnknownField, P::TooManyRequests, P::Draining]);
+            problems.extend([P::UnknownField, P::Draining]);
         }
         if self.body.is_some() {
             problems.extend([P::MalformedJson, P::DuplicateField, P::InvalidValue]);

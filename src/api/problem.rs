@@ -22,6 +22,8 @@ pub struct Problem {
     kind: ProblemType,
     detail: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
+    /// The bound that is reached, of [`ProblemType::Busy`].
+    bound: Option<&'static str>,
     more: Option<Box<More>>,
 }
 
@@ -35,7 +37,7 @@ struct More {
 
 impl Problem {
     pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), field: None, more: None }
+        Self { kind, detail: detail.into(), field: None, bound: None, more: None }
     }
 
     /// A value that `field` cannot have; `detail` says what would be right.
@@ -98,6 +100,12 @@ impl Problem {
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
+    pub fn too_many_connections() -> Self {
+        let detail =
+            "nothing was done: too many connections of this caller are open; close some, or send more requests over each";
+        Self::new(ProblemType::TooManyRequests, detail)
+    }
+
     pub fn header_too_large(bytes_max: usize) -> Self {
         let detail = format!("nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields");
         Self::new(ProblemType::HeaderTooLarge, detail)
@@ -110,13 +118,14 @@ impl Problem {
 
     /// What was asked was done, or not, and what became of it cannot be told.
     pub fn answer_lost() -> Self {
-        let detail =
-            "it may have been done, or not: the bound body_memory left no room for the answer in time. Look before repeating it";
+        let detail = "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    pub fn busy(bound: &str) -> Self {
-        Self::new(ProblemType::Busy, format!("nothing was done: the bound {bound} is reached; ask again, or ask another node"))
+    /// Counted where it is answered, so that each bound is, also those of the service.
+    pub fn busy(bound: &'static str) -> Self {
+        let detail = format!("nothing was done: the bound {bound} is reached; ask again, or ask another node");
+        Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
     }
 
     pub fn draining() -> Self {
@@ -168,6 +177,11 @@ impl Problem {
 
     pub const fn has_field(&self) -> bool {
         self.field.is_some()
+    }
+
+    /// The bound that is reached, if that is the problem.
+    pub const fn bound(&self) -> Option<&'static str> {
+        self.bound
     }
 
     pub const fn kind(&self) -> ProblemType {

@@ -130,9 +130,9 @@ problem_types! {
         when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
         then: "Report it as a bug, with `detail`."
     }
-    TooManyRequests(429, "too-many-requests", "This caller has too many requests in progress") {
-        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`). Nothing was done.",
-        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` says."
+    TooManyRequests(429, "too-many-requests", "This caller asks too much at a time") {
+        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`; 16 of `/metrics`, and 16 of `/livez` and `/readyz`), or too many connections of it are open (`--caller-connections-max`). Nothing was done.",
+        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time, over few connections that are kept. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` and `--connections-max` say."
     }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
         when: "The header of the request, with 32 bytes for each of its fields, is over the bound (`--header-max`). Nothing was done.",
@@ -143,7 +143,7 @@ problem_types! {
         then: "Report it, with what the log of the node says. To repeat the request is as safe as after `outcome-unknown`."
     }
     Busy(503, "busy", "A bound of this node is reached") {
-        when: "A bound of this node is reached: requests or bodies in flight, or a queue; `detail` names it. Nothing was done.",
+        when: "A bound of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
         then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which bound it is in `punctual_api_rejected_total`."
     }
     Draining(503, "draining", "The node is about to leave") {

@@ -22,7 +22,7 @@ impl RequestId {
         }
     }
 
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut digits = [0; 32];
         let digits = uuid::Uuid::from_u128(rand::random()).simple().encode_lower(&mut digits);
         HeaderValue::from_str(digits).map_or_else(|_never| Self(HeaderValue::from_static("-")), Self)

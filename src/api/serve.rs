@@ -1,4 +1,4 @@
-//! Connections: accepted within a bound, ended when the node ends.
+//! Connections: accepted within the bounds, of each caller and of all, ended when the node ends.
 //!
 //! While the node drains connections are still accepted, so that callers and probes are told; only `stopping` ends them, each after the request that
 //! it is at.
@@ -7,23 +7,23 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection::converse;
 use super::front::Api;
 use super::line::Callers;
+use super::problem::Problem;
+use super::request_id::{REQUEST_ID, RequestId};
 use crate::clock;
 use crate::shutdown::{Failure, Tasks};
 
 /// When accepting fails for want of file descriptors: they come back when a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// For a connection beyond the bound; there is nobody to read its request.
-const TOO_MANY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nlink: </problems/busy>; rel=\"help\"\r\nconnection: close\r\n\
-content-length: 170\r\n\r\n{\"type\":\"urn:punctual:problem:busy\",\"title\":\"A bound of this node is reached\",\"status\":503,\
-\"detail\":\"nothing was done: the bound connections is reached\",\"retry_after\":1}\n";
 
 /// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of `tasks`.
 pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
@@ -41,12 +41,17 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
                 continue;
             }
         };
-        let Ok(permit) = connections.clone().try_acquire_owned() else {
-            api.metrics().rejected("connections");
-            turn_away(&stream);
+        let Some(caller) = callers.enter(peer.ip(), api.settings().caller_connections_max) else {
+            api.metrics().rejected("caller_connections");
+            turn_away(&stream, &Problem::too_many_connections());
             continue;
         };
-        let (caller, api, stopping) = (callers.enter(peer.ip()), api.clone(), tasks.stopping.clone());
+        let Ok(permit) = connections.clone().try_acquire_owned() else {
+            api.metrics().rejected("connections");
+            turn_away(&stream, &Problem::busy("connections"));
+            continue;
+        };
+        let (api, stopping) = (api.clone(), tasks.stopping.clone());
         tasks.spawn("connection", async move {
             converse(stream, caller, api, stopping).await;
             drop(permit);
@@ -64,9 +69,29 @@ async fn pause_after(error: &io::Error) {
     }
 }
 
-fn turn_away(stream: &TcpStream) {
+fn turn_away(stream: &TcpStream, problem: &Problem) {
     // A socket that was just opened has room for this; if it has not, the caller sees a closed connection.
-    if let Err(error) = stream.try_write(TOO_MANY) {
+    if let Err(error) = stream.try_write(&answer_of(problem)) {
         tracing::debug!(%error, "tell a caller that there are too many connections");
     }
+}
+
+/// For a connection beyond a bound: nobody reads its request, and so it is answered without one.
+fn answer_of(problem: &Problem) -> Vec<u8> {
+    let id = RequestId::new();
+    let mut response = Response::default();
+    problem.write(&mut response, id.as_str(), false);
+    response.headers_mut().insert(REQUEST_ID, id.into_header());
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let (parts, body) = response.into_parts();
+    let mut answer = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
+    for (name, value) in &parts.headers {
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    answer.extend(b"\r\n");
+    // The body of a problem is there as a whole.
+    if let Some(Ok(body)) = body.collect().now_or_never() {
+        answer.extend(body.to_bytes());
+    }
+    answer
 }

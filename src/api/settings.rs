@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by the bounds
-/// on connections and headers only.
+/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
+/// connections and headers, and have places of their own, which are no setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.
@@ -23,12 +23,14 @@ pub struct Settings {
     pub streams_max: u32,
     /// Connections, idle ones included: those beyond it are answered 503 and closed.
     pub connections_max: usize,
+    /// Of these, connections of one caller, at least one: those beyond it are answered 429 and closed.
+    pub caller_connections_max: usize,
     /// How long the header of a request may take from its first byte, and the first request of a connection from its beginning: closed without an
     /// answer.
     pub header_timeout: Duration,
     /// How long a connection may be without a request: closed.
     pub idle_timeout: Duration,
-    /// How long a request may take from its header to its answer: 408 while its body is being read, 503 after.
+    /// How long a request may take from its header to its answer: 408 while its body is awaited, 503 after.
     pub request_deadline: Duration,
     /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed. A stream of HTTP/2 is reset this long after
     /// `request_deadline`.
@@ -46,6 +48,7 @@ impl Default for Settings {
             caller_requests_max: 512,
             streams_max: 256,
             connections_max: 4096,
+            caller_connections_max: 2048,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             request_deadline: Duration::from_secs(30),

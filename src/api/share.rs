@@ -23,7 +23,6 @@ impl<'a> Share<'a> {
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
-            self.shared.metrics.rejected("body_memory");
             return Err(Problem::busy("body_memory"));
         };
         match &mut self.permit {

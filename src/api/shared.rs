@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
+use super::line::Purpose;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::Monotonic;
@@ -18,6 +19,9 @@ use crate::telemetry::Registry;
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
 /// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time would make none quicker.
 const UNPACKED_AT_ONCE_MAX: usize = 8;
+
+/// Texts of metrics that may be read at a time; each may have some hundred KiB. More than one caller can ask for.
+const METRICS_AT_ONCE_MAX: usize = 128;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -31,10 +35,15 @@ pub struct Shared {
     /// Bytes that bodies, and large answers, may still take.
     pub body_memory: Arc<Semaphore>,
     pub body_memory_max: u32,
+    /// Bytes that answers may still have which wait for such memory although they are made: a quarter of it, or one answer.
+    pub waiting_answers: Semaphore,
+    pub waiting_answers_max: u32,
     /// Bodies that may still be unpacked at the same time.
     pub unpacking: Semaphore,
     /// Requests that may still be taken in.
-    pub requests: Semaphore,
+    requests: Semaphore,
+    /// Texts of metrics that may still be asked for.
+    metrics_texts: Semaphore,
 }
 
 impl Shared {
@@ -43,9 +52,33 @@ impl Shared {
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
         let body_memory_max = u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let body_memory = Arc::new(Semaphore::new(usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS)));
+        let waiting_answers_max = (body_memory_max / 4).max(1);
+        let waiting_answers = Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
         let unpacking = Semaphore::new(UNPACKED_AT_ONCE_MAX);
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self { service, settings, metrics, registry, document, body_memory, body_memory_max, unpacking, requests }
+        Self {
+            service,
+            settings,
+            metrics,
+            registry,
+            document,
+            body_memory,
+            body_memory_max,
+            waiting_answers,
+            waiting_answers_max,
+            unpacking,
+            requests,
+            metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
+        }
+    }
+
+    /// The places that all callers together have for `purpose`, and the name of their bound. Those for health are bounded by the connections.
+    pub fn places(&self, purpose: Purpose) -> Option<(&Semaphore, &'static str)> {
+        match purpose {
+            Purpose::Work => Some((&self.requests, "requests_in_flight")),
+            Purpose::Health => None,
+            Purpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
+        }
     }
 
     /// When a request that has just arrived must be answered.

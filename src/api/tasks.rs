@@ -1,5 +1,6 @@
 //! Tasks: submit one, submit many, look one up, cancel one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,6 +13,7 @@ use serde::Serialize;
 use super::body;
 use super::draft::DraftReader;
 use super::fields::{Array, array, members};
+use super::metrics::Metrics;
 use super::problem::{Problem, ProblemJson};
 use super::problem_type::ProblemType;
 use super::refusal::{Origin, of_refusal, of_trouble};
@@ -105,6 +107,7 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     drop(bytes);
     let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, deadline).await? };
     let done = settle(items, answers);
+    count(&shared.metrics, &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
     Ok(respond::json_of(StatusCode::OK, &BatchJson { results }, capacity))
@@ -146,8 +149,11 @@ fn item_path(index: usize) -> String {
     format!("tasks[{index}]")
 }
 
+/// A task of a batch as it was answered.
+type DoneItem = Result<(Echo, Accepted), Problem>;
+
 /// Gives each item that was asked for its answer, in order.
-fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<Result<(Echo, Accepted), Problem>> {
+fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<DoneItem> {
     let mut answers = answers.into_iter();
     let mut done = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
@@ -163,15 +169,40 @@ fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<
     done
 }
 
-fn item_json(item: &Result<(Echo, Accepted), Problem>) -> ItemJson<'_> {
+fn status_of(item: &DoneItem) -> StatusCode {
+    match item {
+        Ok((_, accepted)) if accepted.is_new => StatusCode::CREATED,
+        Ok(_known) => StatusCode::OK,
+        Err(problem) => problem.kind().status(),
+    }
+}
+
+/// The batch as a whole is answered 200, whatever became of its tasks: so these are counted by themselves, and each bound that turned some away once.
+fn count(metrics: &Metrics, done: &[DoneItem]) {
+    let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
+    let mut bounds: BTreeSet<&'static str> = BTreeSet::new();
+    for item in done {
+        *counts.entry(status_of(item)).or_default() += 1;
+        bounds.extend(item.as_ref().err().and_then(Problem::bound));
+    }
+    for (status, count) in counts {
+        metrics.batch_tasks(status, count);
+    }
+    for bound in bounds {
+        metrics.rejected(bound);
+    }
+}
+
+fn item_json(item: &DoneItem) -> ItemJson<'_> {
+    let status = status_of(item).as_u16();
     match item {
         Ok((echo, accepted)) if accepted.is_new => {
-            ItemJson { status: 201, task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)), problem: None }
+            ItemJson { status, task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)), problem: None }
         }
         Ok((echo, accepted)) => {
-            ItemJson { status: 200, task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)), problem: None }
+            ItemJson { status, task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)), problem: None }
         }
-        Err(problem) => ItemJson { status: problem.kind().status().as_u16(), task: None, problem: Some(problem.json()) },
+        Err(problem) => ItemJson { status, task: None, problem: Some(problem.json()) },
     }
 }
 

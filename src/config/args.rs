@@ -270,6 +270,11 @@ pub(super) struct Bounds {
     /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
     pub connections_max: String,
+    /// Of these, connections of one caller, which is an address (of IPv6, a /64). Beyond it, new ones are answered 429 and closed. From 1 to 1000000.
+    ///
+    /// A proxy in front is one caller: give it what --connections-max says.
+    #[arg(long, env = "PUNCTUAL_CALLER_CONNECTIONS_MAX", value_name = "COUNT", default_value = "2048")]
+    pub caller_connections_max: String,
     /// How long a request's header may take, and the first one of a connection to come; then the connection is closed. From 100ms to 10m.
     #[arg(long, env = "PUNCTUAL_HEADER_TIMEOUT", value_name = "SPAN", default_value = "10s")]
     pub header_timeout: String,

@@ -68,6 +68,7 @@ pub struct Bounds {
     pub caller_requests_max: usize,
     pub streams_max: usize,
     pub connections_max: usize,
+    pub caller_connections_max: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
     pub request_timeout: Duration,
@@ -113,6 +114,7 @@ const CANCEL_QUEUE: Limits = limits("--cancel-queue", "100", "1000000");
 const BODY_MAX: Limits = limits("--body-max", "1KiB", "1GiB");
 const REQUESTS_MAX: Limits = limits("--requests-max", "1", "1000000");
 const CONNECTIONS_MAX: Limits = limits("--connections-max", "1", "1000000");
+const CALLER_CONNECTIONS_MAX: Limits = limits("--caller-connections-max", "1", "1000000");
 const BODY_MEMORY: Limits = limits("--body-memory", "1MiB", "4GiB");
 const BATCH_MAX: Limits = limits("--batch-max", "1", "10000");
 const HEADER_MAX: Limits = limits("--header-max", "1KiB", "64KiB");
@@ -268,6 +270,7 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
         caller_requests_max: reader.count(CALLER_REQUESTS_MAX, &args.caller_requests_max),
         streams_max: reader.count(STREAMS_MAX, &args.streams_max),
         connections_max: reader.count(CONNECTIONS_MAX, &args.connections_max),
+        caller_connections_max: reader.count(CALLER_CONNECTIONS_MAX, &args.caller_connections_max),
         header_timeout: reader.duration(HEADER_TIMEOUT, &args.header_timeout),
         idle_timeout: reader.duration(IDLE_TIMEOUT, &args.idle_timeout),
         request_timeout: reader.duration(REQUEST_TIMEOUT, &args.request_timeout),
@@ -289,7 +292,7 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [Limits; 30] = [
+pub(super) const ALL_LIMITS: [Limits; 31] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,
@@ -311,6 +314,7 @@ pub(super) const ALL_LIMITS: [Limits; 30] = [
     BODY_MAX,
     REQUESTS_MAX,
     CONNECTIONS_MAX,
+    CALLER_CONNECTIONS_MAX,
     BODY_MEMORY,
     BATCH_MAX,
     HEADER_MAX,

@@ -39,7 +39,7 @@ impl Canceller {
     pub async fn cancel(&self, id: TaskId) -> Result<bool, Trouble> {
         let (answer, answered) = oneshot::channel();
         self.sender.try_send(Request { id, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel-queue" },
+            mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
         })?;
         let _waiting = Waiting::new(&self.metrics.cancel_queue, 1);

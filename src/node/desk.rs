@@ -62,6 +62,12 @@ pub struct Desk {
 impl Desk {
     /// Stores drafts; the answers are in their order.
     pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        let answers = self.submit_all(drafts).await;
+        self.metrics.submits_refused.inc_by(refused_count(&answers));
+        answers
+    }
+
+    async fn submit_all(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
         let count = drafts.len();
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
@@ -88,13 +94,9 @@ impl Desk {
                 Err(refusal) => results.push(Some(Err(refusal))),
             }
         }
-        let refused = results.iter().flatten().count();
         let mut stored = self.store(tasks).await.into_iter();
         let unanswered = || Err(Refusal::Unavailable { reason: "the task was not stored".to_owned() });
-        let results: Vec<_> =
-            results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect();
-        self.metrics.submits_refused.inc_by(u64::try_from(refused).unwrap_or(u64::MAX));
-        results
+        results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect()
     }
 
     /// Holds a draft against the clock and its topic.
@@ -121,7 +123,7 @@ impl Desk {
         match self.topics.look_up(topic).await {
             Ok(facts) => Ok(facts.record_bytes_max),
             Err(LookUpError::Unknown) => Err(Refusal::UnknownTopic),
-            Err(LookUpError::Busy) => Err(Refusal::Busy { bound: "topic-look-ups" }),
+            Err(LookUpError::Busy) => Err(Refusal::Busy { bound: "topic_look_ups" }),
             Err(LookUpError::Denied { reason } | LookUpError::Unavailable { reason }) => {
                 Err(Refusal::Unavailable { reason: format!("look up topic {topic}: {reason}") })
             }
@@ -149,6 +151,12 @@ impl Desk {
 
     /// Puts a draft with a name in the place of the task that the name stands for.
     pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+        let answer = self.replace_one(draft).await;
+        self.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&answer)));
+        answer
+    }
+
+    async fn replace_one(&self, draft: Draft) -> Result<Placed, Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -156,9 +164,7 @@ impl Desk {
             return Err(Refusal::Unavailable { reason: "Postgres has not been reached yet".to_owned() });
         };
         let size_max = self.record_bytes_max(&draft.record.topic).await;
-        let task = self.check(draft, size_max, now).inspect_err(|_refusal| {
-            self.metrics.submits_refused.inc();
-        })?;
+        let task = self.check(draft, size_max, now)?;
         // On the heap, for callers hold it in futures of their own.
         Box::pin(self.replacer.replace(task, &self.look_up)).await
     }
@@ -309,5 +315,34 @@ impl Desk {
 
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
+    }
+}
+
+/// Answers that say for certain that nothing was stored.
+fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
+    let is_refused = |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
+    u64::try_from(answers.iter().filter(is_refused).count()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_counted_whatever_the_reason_and_what_may_be_stored_is_not() {
+        let reason = || "tried".to_owned();
+        let refusals = [
+            Refusal::UnknownTopic,
+            Refusal::TooLarge { size: 2, size_max: 1 },
+            Refusal::TooFar { delay_max: Duration::ZERO },
+            Refusal::Busy { bound: "submit_queue" },
+            Refusal::BadValue { reason: reason() },
+            Refusal::Draining,
+            Refusal::Unavailable { reason: reason() },
+        ];
+        let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
+        assert_eq!(refused_count(&answers), 7);
+        answers.extend([Ok(()), Err(Refusal::Unknown { reason: reason() })]);
+        assert_eq!(refused_count(&answers), 7);
     }
 }

@@ -51,10 +51,29 @@ type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub struct Intake {
     plain: mpsc::Sender<Request>,
     named: mpsc::Sender<Request>,
+    queue: Queue,
+    metrics: super::metrics::Metrics,
+}
+
+/// The room for what waits to be stored, or is being stored.
+#[derive(Clone, Debug)]
+struct Queue {
     tasks: Arc<Semaphore>,
     tasks_max: usize,
     bytes: Arc<Semaphore>,
-    metrics: super::metrics::Metrics,
+}
+
+impl Queue {
+    fn new(bounds: Bounds) -> Self {
+        let bytes = Semaphore::new(bounds.bytes_max.div_ceil(BYTES_UNIT));
+        Self { tasks: Arc::new(Semaphore::new(bounds.tasks_max)), tasks_max: bounds.tasks_max, bytes: Arc::new(bytes) }
+    }
+
+    /// Room for a request. When there is none, the refusal names the bound that is reached: each is a setting of its own.
+    fn room_for(&self, task_count: usize, bytes: usize) -> Result<Room, Refusal> {
+        let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
+        Ok((tasks, try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?))
+    }
 }
 
 impl Intake {
@@ -62,14 +81,7 @@ impl Intake {
     pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let intake = Self {
-            plain,
-            named,
-            tasks: Arc::new(Semaphore::new(bounds.tasks_max)),
-            tasks_max: bounds.tasks_max,
-            bytes: Arc::new(Semaphore::new(bounds.bytes_max.div_ceil(BYTES_UNIT))),
-            metrics: parts.placing.shared.metrics.clone(),
-        };
+        let intake = Self { plain, named, queue: Queue::new(bounds), metrics: parts.placing.shared.metrics.clone() };
         let plain_store = Store::Plain(Box::new(PlainStore { placing: parts.placing, submits: parts.submits }));
         let named_store = Store::Named(Box::new(parts.named));
         let lane = |receiver, store| Lane { store, receiver, next: None, stopping: parts.stopping.clone() };
@@ -78,7 +90,7 @@ impl Intake {
 
     /// True when nothing waits to be stored.
     pub fn is_idle(&self) -> bool {
-        self.tasks.available_permits() == self.tasks_max
+        self.queue.tasks.available_permits() == self.queue.tasks_max
     }
 
     /// Stores tasks, and answers for each of them, in order. At most [`TASKS_MAX`] tasks.
@@ -102,12 +114,12 @@ impl Intake {
         let count = tasks.len();
         let all = |refusal: Refusal| vec![Err(refusal); count];
         let bytes: usize = tasks.iter().map(NewTask::bytes).sum();
-        let units = bytes.div_ceil(BYTES_UNIT);
-        let (Ok(task_room), Ok(byte_room)) = (try_acquire(&self.tasks, count), try_acquire(&self.bytes, units)) else {
-            return all(Refusal::Busy { bound: "submit-queue" });
+        let room = match self.queue.room_for(count, bytes) {
+            Ok(room) => room,
+            Err(full) => return all(full),
         };
         let (answer, answered) = oneshot::channel();
-        let request = Request { tasks, bytes, answer, room: (task_room, byte_room) };
+        let request = Request { tasks, bytes, answer, room };
         if lane.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
@@ -119,9 +131,9 @@ impl Intake {
     }
 }
 
-fn try_acquire(semaphore: &Arc<Semaphore>, count: usize) -> Result<OwnedSemaphorePermit, Refusal> {
+fn try_acquire(semaphore: &Arc<Semaphore>, count: usize, bound: &'static str) -> Result<OwnedSemaphorePermit, Refusal> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { bound: "submit-queue" })
+    Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { bound })
 }
 
 /// What the lanes are made of.
@@ -319,5 +331,25 @@ impl PlainStore {
             self.placing.hold(batch).await;
         }
         Ok(states)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_that_is_reached_is_named() {
+        let queue = Queue::new(Bounds { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
+        let full = |bound| Some(Refusal::Busy { bound });
+        assert_eq!(queue.room_for(3, 1).err(), full("submit_queue"));
+        assert_eq!(queue.room_for(1, 3 * BYTES_UNIT + 1).err(), full("submit_queue_bytes"));
+        let held = queue.room_for(1, 2 * BYTES_UNIT + 1);
+        assert!(held.is_ok());
+        assert_eq!(queue.room_for(1, 1).err(), full("submit_queue_bytes"));
+        assert_eq!(queue.room_for(2, 1).err(), full("submit_queue"));
+        drop(held);
+        // What was refused has taken nothing.
+        assert!(queue.room_for(2, 3 * BYTES_UNIT).is_ok());
     }
 }

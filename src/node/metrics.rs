@@ -51,7 +51,10 @@ impl Metrics {
         let mut to = Registrar(registry);
         Self {
             submitted: to.counter("tasks_submitted", "Tasks stored"),
-            submits_refused: to.counter("tasks_refused", "Tasks refused at submit, whatever the reason"),
+            submits_refused: to.counter(
+                "tasks_refused",
+                "Well-formed tasks that were submitted and not stored, whatever the reason; not those of which it is unknown",
+            ),
             submit_unknown: to.counter("submit_outcomes_unknown", "Tasks of groups whose commit was not answered"),
             submit_group_tasks: to.sizes("submit_group_tasks", "Tasks that one commit stored"),
             submit_duration: to.seconds("submit_duration", "Time of the statement that stores a group"),

@@ -81,8 +81,8 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_limit_has_its_status_its_problem_and_its_metric() {
     let cluster = Cluster::start("limits").await;
-    let bounds =
-        ["--header-max", "1KiB", "--batch-max", "2", "--body-max", "64KiB", "--requests-max", "2", "--caller-requests-max", "1"];
+    let mut bounds = vec!["--header-max", "1KiB", "--batch-max", "2", "--body-max", "64KiB", "--requests-max", "2"];
+    bounds.extend(["--caller-requests-max", "1", "--caller-connections-max", "8"]);
     let node = cluster.node_with(&bounds).await;
     let http = Client::new();
     let check = async |request: RequestBuilder, status: u16, kind: &str, bound: &str| {
@@ -107,6 +107,16 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
     check(cluster_path, 429, "too-many-requests", "caller_requests").await;
     drop(half);
     eventually("the place is free again", DEADLINE, async || node.api().get("/v1/cluster").await.status == 200).await;
+    // At least one is open already: so the last of these is beyond the bound.
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(connect(&node, "").await);
+    }
+    let turned_away = rest_of(open.last_mut().unwrap()).await;
+    assert!(turned_away.starts_with("HTTP/1.1 429 ") && turned_away.contains("problem:too-many-requests"), "{turned_away}");
+    drop(open);
+    let count = metric(&node, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await;
+    assert!(count.is_some_and(|count| count.parse::<u64>().unwrap() >= 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

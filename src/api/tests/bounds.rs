@@ -97,8 +97,7 @@ async fn a_request_keeps_its_place_until_its_answer_is_written() {
 async fn large_answers_count_against_the_memory_until_they_are_written() {
     let bytes = 100_000;
     let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
-    let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
-    let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
+    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
     let unread = api.ask(bare("GET", &path)).await;
     assert_eq!(unread.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
@@ -109,6 +108,97 @@ async fn large_answers_count_against_the_memory_until_they_are_written() {
     assert!(text_of(unread).await.len() > bytes);
     assert_eq!(json_of(cancel.await).await["verdict"], "cancelled");
     assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+fn large_task(topic: &str, bytes: usize) -> String {
+    format!(r#"{{"topic":"{topic}","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes))
+}
+
+#[tokio::test]
+async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is_written() {
+    let bytes = 100_000;
+    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let id = submit(&api, &large_task("published", bytes)).await["id"].as_str().unwrap().to_owned();
+    let put = || {
+        let task = format!(r#"{{"delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
+        request("PUT", "/v1/topics/claimed/tasks/n", Some("application/json"), task)
+    };
+    assert_eq!(api.ask(put()).await.status(), StatusCode::CREATED);
+    let ask = async |is_put: bool| api.ask(if is_put { put() } else { bare("DELETE", &format!("/v1/tasks/{id}")) }).await;
+    for is_put in [false, true] {
+        let unread = ask(is_put).await;
+        assert_eq!(unread.status(), StatusCode::CONFLICT);
+        // Nothing was changed: so it need not wait for room.
+        assert_eq!(type_of(ask(false).await).await, "503 busy");
+        let problem = json_of(unread).await;
+        assert_eq!((&problem["verdict"], problem["task"]["id"].is_string()), (&"too_late".into(), true));
+        assert_eq!(type_of(ask(is_put).await).await, "409 too-late");
+    }
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
+#[tokio::test]
+async fn a_caller_with_many_unread_metrics_is_told_so_and_can_ask_for_the_nodes_health() {
+    let api = api();
+    let (callers, others) = (Callers::default(), Callers::default());
+    let mut unread = Vec::new();
+    for _ in 0..16 {
+        let answer = api.ask_of(&callers, bare("GET", "/metrics")).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        unread.push(answer);
+    }
+    let refused = api.ask_of(&callers, bare("GET", "/metrics")).await;
+    assert_eq!(header_of(&refused, "retry-after"), Some("1"));
+    assert_eq!(type_of(refused).await, "429 too-many-requests");
+    for path in ["/livez", "/readyz", "/v1/cluster"] {
+        assert_eq!(api.ask_of(&callers, bare("GET", path)).await.status(), StatusCode::OK);
+    }
+    assert_eq!(api.ask_of(&others, bare("GET", "/metrics")).await.status(), StatusCode::OK);
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_probes"}"#).await.as_deref(), Some("1"));
+    drop(unread);
+    assert_eq!(api.ask_of(&callers, bare("GET", "/metrics")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn metrics_that_nobody_reads_are_bounded_for_all_callers_together() {
+    let api = api();
+    let mut unread = Vec::new();
+    for _ in 0..128 {
+        unread.push(api.ask(bare("GET", "/metrics")).await);
+    }
+    assert_eq!(type_of(api.ask(bare("GET", "/metrics")).await).await, "503 busy");
+    drop(unread);
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="metrics_in_flight"}"#).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn long_metrics_are_answered_when_the_memory_is_full() {
+    let task = large_task("t", 100_000);
+    let (api, _) = api_of(Settings { body_bytes_max: task.len(), body_memory_max: task.len(), ..Settings::default() });
+    for number in 0..2000 {
+        api.metrics().rejected(Box::leak(format!("{number:0>50}").into_boxed_str()));
+    }
+    let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
+    let unread = api.ask(bare("GET", &path)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
+    assert!(text_of(api.ask(bare("GET", "/metrics")).await).await.len() > 100_000);
+    drop(unread);
+}
+
+#[tokio::test]
+async fn answers_that_wait_for_memory_are_few() {
+    let bytes = 100_000;
+    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
+    let unread = api.ask(bare("DELETE", &path)).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    let mut waits = Box::pin(api.ask(bare("DELETE", &path)));
+    assert!(poll!(&mut waits).is_pending());
+    let std::task::Poll::Ready(lost) = poll!(&mut Box::pin(api.ask(bare("DELETE", &path)))) else { panic!("it waits, too") };
+    assert_eq!(type_of(lost).await, "503 outcome-unknown");
+    drop(unread);
+    assert_eq!(json_of(waits.await).await["verdict"], "cancelled");
 }
 
 #[tokio::test]
@@ -132,6 +222,23 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
     assert_eq!(api.ask(batch(2)).await.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(batch(3)).await).await, "413 batch-too-large");
     assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_status() {
+    let api = api();
+    let rejected = || metric(&api, r#"punctual_api_rejected_total{bound="submit_queue"}"#);
+    let full = TASK.replace(r#""t""#, r#""full""#);
+    assert_eq!(type_of(api.ask(post("/v1/tasks", full.clone())).await).await, "503 busy");
+    assert_eq!(rejected().await.as_deref(), Some("1"));
+    let batch = format!(r#"{{"tasks":[{TASK},{full},{TASK},{full},{full},{{}}]}}"#);
+    assert_eq!(api.ask(post("/v1/tasks/batch", batch)).await.status(), StatusCode::OK);
+    // Once for the batch, however many of its tasks it turned away.
+    assert_eq!(rejected().await.as_deref(), Some("2"));
+    for (status, count) in [("201", "2"), ("503", "3"), ("400", "1")] {
+        let line = format!(r#"punctual_api_batch_tasks_total{{status="{status}"}}"#);
+        assert_eq!(metric(&api, &line).await.as_deref(), Some(count), "{status}");
+    }
 }
 
 #[tokio::test]

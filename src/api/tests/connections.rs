@@ -29,10 +29,42 @@ async fn connections_beyond_the_bound_are_told_so() {
     first.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
     let answer = rest_of(&mut TcpStream::connect(address).await.unwrap()).await;
+    check_turned_away(&answer, "HTTP/1.1 503 Service Unavailable", "busy");
+}
+
+/// It carries what every other problem does.
+fn check_turned_away(answer: &str, status: &str, kind: &str) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-    assert!(head.lines().any(|line| line == format!("content-length: {}", body.len())), "{answer}");
-    assert_eq!(serde_json::from_str::<Value>(body).unwrap()["type"], "urn:punctual:problem:busy");
+    let problem: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(problem["type"], format!("urn:punctual:problem:{kind}"));
+    assert_eq!(head.lines().next(), Some(status));
+    for field in [
+        "connection: close".to_owned(),
+        "content-type: application/problem+json".to_owned(),
+        format!("content-length: {}", body.len()),
+        format!("link: </problems/{kind}>; rel=\"help\""),
+        format!("retry-after: {}", problem["retry_after"]),
+        format!("x-request-id: {}", problem["request_id"].as_str().unwrap()),
+    ] {
+        assert!(head.lines().any(|line| line == field), "{field}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
+    let (address, _tasks, api) = served(Settings { caller_connections_max: 1, ..Settings::default() }).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(LIVEZ).await.unwrap();
+    assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
+    let answer = rest_of(&mut TcpStream::connect(address).await.unwrap()).await;
+    check_turned_away(&answer, "HTTP/1.1 429 Too Many Requests", "too-many-requests");
+    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await.as_deref(), Some("1"));
+    // Another address of this machine.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = socket.connect(address).await.unwrap();
+    other.write_all(LIVEZ).await.unwrap();
+    assert!(one_answer(&mut other).await.starts_with("HTTP/1.1 200 OK"));
 }
 
 #[tokio::test]

@@ -119,7 +119,8 @@ fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
     }
     let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();
     assert_eq!((body_bytes_max >> 20, batch_tasks_max, header_bytes_max >> 10), (16, 10_000, 16));
-    let Settings { caller_requests_max, requests_in_flight_max, connections_max, body_memory_max, .. } = Settings::default();
+    let Settings { caller_requests_max, requests_in_flight_max, body_memory_max, .. } = Settings::default();
+    let Settings { connections_max, caller_connections_max, .. } = Settings::default();
     let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } = Settings::default();
     let seconds = |span: std::time::Duration| format!("{} s", span.as_secs());
     for (flag, default) in [
@@ -129,6 +130,7 @@ fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
         ("caller-requests-max", caller_requests_max.to_string()),
         ("requests-max", requests_in_flight_max.to_string()),
         ("connections-max", connections_max.to_string()),
+        ("caller-connections-max", caller_connections_max.to_string()),
         ("body-memory", format!("{} MiB", body_memory_max >> 20)),
         ("request-timeout", seconds(request_deadline)),
         ("header-timeout", seconds(header_timeout)),

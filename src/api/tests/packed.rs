@@ -1,6 +1,7 @@
 //! Bodies that come compressed.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -124,6 +125,25 @@ async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
         assert_eq!(answer.status(), StatusCode::CREATED, "{encoding}");
         assert!(turns >= 16, "{turns} turns for 1 MiB of {encoding}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_caller() {
+    let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(50), ..Settings::default() });
+    let empty = gzip(b"");
+    let long = [empty.repeat(MIB / empty.len()), gzip(TASK.as_bytes())].concat();
+    // Each has its turn for a moment, and then nobody asks for more of it: so the others wait.
+    let mut unpacked: Vec<_> = (0..8).map(|_| Box::pin(api.ask(packed(&["gzip"], long.clone())))).collect();
+    for answer in &mut unpacked {
+        assert!(futures_util::poll!(answer).is_pending());
+    }
+    let response = api.ask(packed(&["gzip"], gzip(TASK.as_bytes()))).await;
+    assert_eq!(header_of(&response, "retry-after"), Some("1"));
+    assert_eq!(json_of(response).await["type"], "urn:punctual:problem:busy");
+    let line = r#"punctual_api_rejected_total{bound="bodies_unpacked_at_once"}"#;
+    assert_eq!(metric(&api, line).await.as_deref(), Some("1"));
+    drop(unpacked);
+    check(&api, &["gzip"], gzip(TASK.as_bytes()), "201").await;
 }
 
 #[tokio::test]
