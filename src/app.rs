@@ -32,7 +32,7 @@ pub fn problems(settings: &Settings) -> Vec<Problem> {
     if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
         problems.push(problem("--database-url", text));
     }
-    problems.extend(kafka_settings::of(settings).problems().into_iter().map(|text| problem("--kafka", text)));
+    problems.extend(kafka_settings::problems(settings).into_iter().map(|text| problem("--kafka", text)));
     if let Some(endpoints) = &settings.etcd
         && let Err(text) = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)
     {

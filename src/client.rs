@@ -22,7 +22,7 @@ mod tests;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use answer::{Answer, Ending};
+use answer::{Answer, Deed, Ending};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Caller, Repeating};
@@ -50,7 +50,7 @@ async fn submit(args: args::Submit) -> ExitCode {
     }
     let is_named = args.name.is_some();
     let show = if args.replace { print::replaced } else { print::submitted };
-    end(submit_one(&args).await, args.node.json, |ending| ending.advise_submit(is_named), show)
+    end(submit_one(&args).await, args.node.json, Deed::Submit { is_named }, show)
 }
 
 async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
@@ -61,7 +61,8 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
         _ => caller.post(&TASKS, body)?,
     };
     let repeating = if args.name.is_some() { Repeating::IsSafe } else { Repeating::MayDouble };
-    caller.ask_for(&call, Duration::from_secs(args.retry_for.unwrap_or(0)), repeating).await
+    let asked = caller.ask_for(&call, Duration::from_secs(args.retry_for.unwrap_or(0)), repeating).await;
+    asked.map(|asked| asked.answer)
 }
 
 /// Shows a task.
@@ -70,7 +71,7 @@ async fn show(args: args::Show) -> ExitCode {
         (None, Some(topic), Some(name)) => caller.get(&["v1", "topics", topic, "tasks", name], &[]),
         (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
     });
-    end(asked.await, args.node.json, Ending::advise_show, print::shown)
+    end(asked.await, args.node.json, Deed::Look, print::shown)
 }
 
 /// Cancels a task, or all of a topic.
@@ -82,7 +83,7 @@ async fn cancel(args: args::Cancel) -> ExitCode {
         (None, Some(topic), Some(name)) => caller.delete(&["v1", "topics", topic, "tasks", name]),
         (id, ..) => caller.delete(&["v1", "tasks", &id_text(*id)]),
     });
-    end(asked.await, args.node.json, Ending::advise_cancel, print::cancelled)
+    end(asked.await, args.node.json, Deed::Cancel, print::cancelled)
 }
 
 async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
@@ -110,7 +111,7 @@ async fn list(args: args::List) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
-        return end(asked.await, args.node.json, Ending::advise_show, counts::shown);
+        return end(asked.await, args.node.json, Deed::Look, counts::shown);
     }
     let filters = [("topic", &args.topic), ("due_from", &args.range.due_from), ("due_to", &args.range.due_to)];
     let listing = Listing { path: &TASKS, filters: given(&filters), part: &args.part, is_json: args.node.json, what: "task" };
@@ -119,7 +120,7 @@ async fn list(args: args::List) -> ExitCode {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
 /// Lists dead letters, puts them back, deletes one.
@@ -130,7 +131,7 @@ async fn dead(args: args::Dead) -> ExitCode {
         DeadCommand::Delete(args) => {
             let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(Some(args.id))]));
             let deleted = |_answer: &Answer| Ok(format!("{}  deleted", args.id));
-            end(asked.await, args.node.json, Ending::advise_repeat, deleted)
+            end(asked.await, args.node.json, Deed::TakeAway, deleted)
         }
     }
 }
@@ -146,13 +147,13 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "ATTEMPTS", "REASON"], cells).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json)
+    finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
 async fn dead_redrive(args: &args::DeadRedrive) -> ExitCode {
     let Some(topic) = &args.topic else {
         let asked = ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
-        return end(asked.await, args.node.json, Ending::advise_repeat, print::redriven);
+        return end(asked.await, args.node.json, Deed::TakeAway, print::redriven);
     };
     let bulk = Bulk {
         path: &["v1", "dead", "redrive"],
@@ -167,11 +168,12 @@ async fn dead_redrive(args: &args::DeadRedrive) -> ExitCode {
 }
 
 async fn run_bulk(node: &args::Node, bulk: Bulk<'_>) -> ExitCode {
+    let deed = if bulk.is_dry_run { Deed::Look } else { Deed::Bulk };
     let done = match Caller::new(node) {
         Ok(caller) => bulk.run(&caller).await,
         Err(ending) => Err(ending.into()),
     };
-    finish(done.map(|text| print::to_stdout(&text)), node.json)
+    finish(done.map(|text| put_out(&text, node.json, deed)), node.json, deed)
 }
 
 /// The filters that were given.
@@ -192,28 +194,36 @@ async fn ask(node: &args::Node, call: impl FnOnce(&Caller) -> Result<Call, Endin
 fn end(
     ended: Result<Answer, Ending>,
     is_json: bool,
-    advise: impl FnOnce(Ending) -> Ending,
+    deed: Deed,
     show: impl FnOnce(&Answer) -> Result<String, Ending>,
 ) -> ExitCode {
-    let answer = match ended {
-        Ok(answer) if answer.problem().is_none() => answer,
-        Ok(answer) => return finish(Err(Answered::Problem(answer)), is_json),
-        Err(ending) => return advise(ending).report(is_json),
+    let shown = match ended {
+        Ok(answer) if answer.problem().is_some() => Err(Answered::Problem(answer)),
+        Ok(answer) if is_json => Ok(answer.text),
+        Ok(answer) => show(&answer).map_err(Answered::from),
+        Err(ending) => Err(ending.into()),
     };
-    match if is_json { Ok(answer.text.clone()) } else { show(&answer) } {
-        Ok(text) => print::to_stdout(&text),
-        Err(ending) => advise(ending).report(is_json),
+    finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)
+}
+
+/// Prints what was asked for.
+fn put_out(text: &str, is_json: bool, deed: Deed) -> ExitCode {
+    match print::to_stdout(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => deed.unwritten(&error).report(is_json),
     }
 }
 
 /// Says why there is no answer, or not all of it.
-fn finish(done: Result<ExitCode, Answered>, is_json: bool) -> ExitCode {
+fn finish(done: Result<ExitCode, Answered>, is_json: bool, deed: Deed) -> ExitCode {
     match done {
         Ok(code) => code,
-        Err(Answered::Ending(ending)) => ending.report(is_json),
+        Err(Answered::Ending(ending)) => deed.end(ending).report(is_json),
         Err(Answered::Problem(answer)) => {
-            let ending = answer.problem().unwrap_or_default().ending();
-            if is_json && answer.is_json() {
+            let problem = answer.problem().unwrap_or_default();
+            let ending = deed.end(problem.ending());
+            // A proxy's own JSON would say nothing to a script that knows ours.
+            if is_json && problem.slug().is_some() {
                 print::aside(answer.text.trim_end());
                 return ending.exit.into();
             }

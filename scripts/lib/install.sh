@@ -85,7 +85,14 @@ ask_for() { # COMMAND TEXT: says what is missing when the command fails
   fi
 }
 
-has_rust() { has cargo && has rustc; }
+# The same question as cargo's, before anything is installed. What does not say its version is left to cargo.
+has_rust() {
+  local version
+  has cargo && version=$("${RUSTC:-rustc}" --version) || return 1
+  [[ $version =~ ^rustc\ 1\.([0-9]+) ]] || return 0
+  ((BASH_REMATCH[1] >= $(rust_minor)))
+}
+rust_minor() { sed -nE 's/^rust-version = "1\.([0-9]+)[".].*/\1/p' "$ROOT/Cargo.toml"; }
 has_rust_checks() { cargo fmt --version && cargo clippy --version; }
 has_java() { # 17 or later
   local version
@@ -99,13 +106,25 @@ has_go() { # 1.21 was the first that fetches a newer Go when a module asks for o
   [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21))
 }
 
-ask_for_rust() { ask_for has_rust "Rust (cargo, rustc): see https://rustup.rs"; }
+ask_for_rust() {
+  local found
+  found=$("${RUSTC:-rustc}" --version 2>/dev/null) || found=none
+  ask_for has_rust "Rust 1.$(rust_minor) or later (here: $found): see https://rustup.rs; Debian's own is older"
+}
 ask_for_servers_tools() {
-  ask_for has_java "a JDK, 17 or later: apt-get install -y openjdk-17-jdk-headless"
+  ask_for has_java "a JDK, 17 or later: apt-get install -y default-jdk-headless"
   kafka_is_installed || ask_for has_maven "Maven, which fetches Kafka: apt-get install -y maven"
   etcd_is_installed || ask_for has_go "Go, 1.21 or later, which builds etcd: see https://go.dev/doc/install"
 }
 stop_if_tools_are_missing() { ((TOOLS_MISSING == 0)) || exit 1; }
+
+# Root alone may mount, and in a container not even root. Tried out in a namespace that is gone at once.
+can_mount() { unshare --mount mount -t tmpfs punctual-try /tmp; }
+warn_of_faults() {
+  ! can_mount >/dev/null 2>&1 || return 0
+  warn "note: the faults (the last part of \`make test\`, all of \`make faults\`) take root, for they mount a small disk, and cannot run here;"
+  warn "      the rest can: scripts/stack up && scripts/lint && scripts/test unit integration timing"
+}
 
 # --- what the verbs call ------------------------------------------------------------------------
 
@@ -121,6 +140,7 @@ check_prerequisites() {
     ask_for has_go "Go, 1.21 or later, which builds the examples in Go: see https://go.dev/doc/install"
     toxiproxy_is_installed || ask_for has_go "Go, 1.21 or later, which builds toxiproxy: see https://go.dev/doc/install"
     need_for_tests
+    warn_of_faults
   fi
   all_is_there
 }

@@ -1,6 +1,6 @@
 //! What the settings of a node mean for Kafka.
 
-use crate::config::Settings;
+use crate::config::{Property, Settings};
 use crate::kafka;
 
 /// The producer holds more than the node lets itself have in flight, so that a full queue is rare: a claim may pass the bound by its own size.
@@ -9,11 +9,62 @@ const HEADROOM_TASKS: usize = 20_000;
 pub fn of(settings: &Settings) -> kafka::Settings {
     kafka::Settings {
         bootstrap: settings.kafka.bootstrap.clone(),
-        properties: settings.kafka.properties.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+        properties: settings.kafka.properties.iter().map(pair).collect(),
         client_id: format!("punctual-{}", settings.node_name),
         linger: settings.kafka.linger,
         publish_deadline: settings.kafka.publish_deadline,
         records_in_flight_max: settings.bounds.in_flight_tasks.saturating_add(HEADROOM_TASKS),
         bytes_in_flight_max: settings.bounds.in_flight_bytes.saturating_mul(2),
+    }
+}
+
+fn pair(property: &Property) -> (String, String) {
+    (property.name.clone(), property.value.expose().to_owned())
+}
+
+/// Everything that is wrong with them, in words for the operator.
+pub fn problems(settings: &Settings) -> Vec<String> {
+    let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
+    let properties = &settings.kafka.properties;
+    let named = properties.iter().filter(|property| !is_nameless(property)).map(pair).collect();
+    let mut problems = kafka::Settings { properties: named, ..of(settings) }.problems();
+    if properties.iter().any(|property| is_nameless(&property)) {
+        problems.push(
+            "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not have; its name is not repeated, for it may be part of a password: \
+             a value with commas goes into --kafka-property or --kafka-properties-file"
+                .to_owned(),
+        );
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::config::{self, Problem, Refusal};
+
+    fn said(properties: [&str; 2]) -> Vec<String> {
+        let words = ["punctual", "serve", "--database-url", "postgres://db/punctual", "--kafka", "b:1"];
+        let words = words.into_iter().chain(properties).map(OsString::from);
+        let check = |settings: &config::Settings| {
+            super::problems(settings).into_iter().map(|text| Problem { flag: "--kafka", text }).collect()
+        };
+        match config::read(words, check) {
+            Ok(_) => Vec::new(),
+            Err(Refusal::Problems(problems)) => problems.into_iter().map(|problem| problem.text).collect(),
+            Err(Refusal::Usage(error)) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn an_unknown_property_is_named_unless_it_may_be_part_of_a_password() {
+        let said_of_flag = said(["--kafka-property", "no.such.property=1"]);
+        assert!(said_of_flag.len() == 1 && said_of_flag[0].contains("no.such.property"), "{said_of_flag:?}");
+        let said_of_list = said(["--kafka-properties", "sasl.password=a,hunter2=b"]);
+        assert!(said_of_list.len() == 1 && said_of_list[0].contains("commas"), "{said_of_list:?}");
+        assert!(!said_of_list[0].contains("hunter2"), "{said_of_list:?}");
+        let known = said(["--kafka-properties", "acks=1,linger.ms=x"]);
+        assert!(known.len() == 2 && known[0].contains("acks") && known[1].contains("linger.ms"), "{known:?}");
     }
 }

@@ -40,8 +40,13 @@ impl Http {
     /// # Errors
     /// When `url` is not `http://host:port`.
     pub fn new(url: &str) -> Result<Self, String> {
-        let wrong = || format!("`{url}` is no URL of a node that can be measured; write it like http://127.0.0.1:7070");
-        let authority = url.trim_end_matches('/').strip_prefix("http://").filter(|rest| !rest.is_empty() && !rest.contains('/'));
+        let wrong = || {
+            // Not repeated where it may hold a password.
+            let given = if url.contains('@') { "one with a user or password".to_owned() } else { format!("`{url}`") };
+            format!("{given} is no URL of a node that can be measured; write it like http://127.0.0.1:7070")
+        };
+        let authority = url.trim_end_matches('/').strip_prefix("http://");
+        let authority = authority.filter(|rest| !rest.is_empty() && !rest.contains(['/', '@']));
         let authority = authority.ok_or_else(wrong)?;
         let authority = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
         Ok(Self { authority, open: None })

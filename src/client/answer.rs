@@ -71,36 +71,6 @@ impl Ending {
         Self::new(Exit::Usage, text)
     }
 
-    /// What to do after a submit of which nobody knows whether it was done.
-    pub fn advise_submit(self, is_named: bool) -> Self {
-        self.advise(if is_named {
-            "the task may be stored, or not; repeat the command: the same name makes no second task"
-        } else {
-            "the task may be stored, or not, and repeating the command may publish it twice; with --name it could be repeated safely"
-        })
-    }
-
-    pub fn advise_cancel(self) -> Self {
-        self.advise("the cancel may have taken effect, or not; repeat the command, it is safe")
-    }
-
-    /// After what can be repeated: the second time it changes nothing, or finds it done.
-    pub fn advise_repeat(self) -> Self {
-        self.advise("it may have been done, or not; repeat the command, it is safe: not found then means that it was done")
-    }
-
-    /// A look that failed has done nothing, whatever became of it.
-    pub fn advise_show(self) -> Self {
-        if self.exit == Exit::Unknown { Self { exit: Exit::NothingDone, ..self } } else { self }
-    }
-
-    fn advise(mut self, advice: &str) -> Self {
-        if self.exit == Exit::Unknown {
-            self.text = format!("{}\n{advice}", self.text);
-        }
-        self
-    }
-
     /// Says it on stderr: as text, or as one JSON object.
     pub fn report(self, is_json: bool) -> ExitCode {
         // Where stderr is closed, the exit code must do.
@@ -112,6 +82,57 @@ impl Ending {
             writeln!(io::stderr(), "{}", self.text).ok();
         }
         self.exit.into()
+    }
+}
+
+/// What a command does, as far as it decides what there is to say when the outcome is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// Changes nothing.
+    Look,
+    Submit {
+        is_named: bool,
+    },
+    Cancel,
+    /// Takes one dead letter away: the second time there is none.
+    TakeAway,
+    /// Acts on all that are left.
+    Bulk,
+}
+
+impl Deed {
+    /// How a command that does this ends; where nobody knows whether it was done, with what to do next.
+    pub fn end(self, ending: Ending) -> Ending {
+        if ending.exit != Exit::Unknown {
+            return ending;
+        }
+        let advice = match self {
+            // A look that failed has done nothing, whatever became of it.
+            Self::Look => return Ending { exit: Exit::NothingDone, ..ending },
+            Self::Submit { is_named: true } => {
+                "the task may be stored, or not; repeat the command: the same name makes no second task"
+            }
+            Self::Submit { is_named: false } => {
+                "the task may be stored, or not, and repeating the command may publish it twice; with --name it could be repeated safely"
+            }
+            Self::Cancel => "the cancel may have taken effect, or not; repeat the command, it is safe",
+            Self::TakeAway => {
+                "it may have been done, or not; repeat the command, it is safe: not found then means that it was done"
+            }
+            Self::Bulk => "repeat the command, it is safe",
+        };
+        Ending { text: format!("{}\n{advice}", ending.text), ..ending }
+    }
+
+    /// How it ends when all went well but for the answer, which has no place on stdout.
+    pub fn unwritten(self, error: &io::Error) -> Ending {
+        match self {
+            Self::Look => Ending::new(Exit::NothingDone, format!("write the answer: {error}")),
+            // Neither done nor refused, as far as a script can tell by what it got.
+            Self::Submit { .. } | Self::Cancel | Self::TakeAway | Self::Bulk => {
+                Ending::new(Exit::Unknown, format!("it was done; only the answer could not be written: {error}"))
+            }
+        }
     }
 }
 
@@ -131,17 +152,15 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return None;
         }
-        let problem = serde_json::from_str(&self.text).unwrap_or_else(|_not_ours| Problem {
+        let read: Option<Problem> = serde_json::from_str(&self.text).ok();
+        let says_something =
+            |problem: &Problem| problem.slug().is_some() || !problem.title.is_empty() || !problem.detail.is_empty();
+        let problem = read.filter(says_something).unwrap_or_else(|| Problem {
             // A proxy, or another server than a node.
             detail: format!("status {} without a problem in JSON; is this URL a node's?", self.status),
             ..Problem::default()
         });
         Some(Problem { status: self.status, ..problem })
-    }
-
-    /// False of a proxy's page.
-    pub fn is_json(&self) -> bool {
-        serde_json::from_str::<serde_json::Value>(&self.text).is_ok_and(|value| value.is_object())
     }
 
     /// What the answer holds.
@@ -172,19 +191,20 @@ pub struct Problem {
 
 impl Problem {
     pub fn exit(&self) -> Exit {
-        let kind = self.slug();
-        match (self.status, kind) {
+        match (self.status, self.slug()) {
             (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,
-            (404, "task-not-found") => Exit::NotFound,
-            (503, "outcome-unknown") | (500 | 502 | 504, _) => Exit::Unknown,
-            (408 | 429 | 503, _) => Exit::NothingDone,
+            (404, Some("task-not-found")) => Exit::NotFound,
+            // Only a node's own word counts: a proxy answers 503, too, when the connection to the node broke after the request was sent.
+            (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => Exit::NothingDone,
+            // From 520 on they are the proxies' own words for an upstream that did not answer.
+            (500 | 502..=504 | 520..=599, _) => Exit::Unknown,
             _ => Exit::Refused,
         }
     }
 
-    /// The last part of the `type`.
-    pub fn slug(&self) -> &str {
-        self.kind.rsplit(':').next().unwrap_or_default()
+    /// The last part of the `type`; `None` of what is no node's.
+    pub fn slug(&self) -> Option<&str> {
+        self.kind.strip_prefix("urn:punctual:problem:")
     }
 
     pub fn ending(&self) -> Ending {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::answer::{Ending, Exit};
 use super::args;
-use super::caller::{Call, Caller, Repeating};
+use super::caller::{Asked, Call, Caller, Repeating};
 use super::draft::NumberOrText;
 use super::figures::{counted, grouped};
 use super::pages::Answered;
@@ -59,13 +59,19 @@ impl Bulk<'_> {
             let call = self.call(caller, from.as_deref())?;
             let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
             let asked = caller.ask_for(&call, retry_for, Repeating::IsSafe).await;
-            let answer = asked.map_err(|ending| self.broken_off(ending, total))?;
+            let Asked { answer, is_in_doubt } = asked.map_err(|ending| self.broken_off(ending, total, is_exact))?;
             if let Some(problem) = answer.problem() {
-                return Err(if is_first { Answered::Problem(answer) } else { self.broken_off(problem.ending(), total).into() });
+                return Err(if is_first {
+                    Answered::Problem(answer)
+                } else {
+                    self.broken_off(problem.ending(), total, is_exact).into()
+                });
             }
             is_first = false;
-            let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total))?;
+            let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
             total = total.saturating_add(progress.count);
+            // What an attempt without an answer has done, nobody has counted. Of a dry run there is nothing to miss.
+            is_exact &= self.is_dry_run || !is_in_doubt;
             self.show(total);
             let has_moved = progress.searched_to.is_some() && progress.searched_to != from;
             // Of a dry run the next call would count the same ones again, unless it begins elsewhere.
@@ -74,7 +80,7 @@ impl Bulk<'_> {
             }
             if progress.count == 0 && !has_moved {
                 let text = format!("the node says that there are more, and has {} none of them", self.done);
-                return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total).into());
+                return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
             }
             // Of a dry run those due in the millisecond at which the search goes on may be counted twice.
             is_exact &= !self.is_dry_run;
@@ -94,10 +100,17 @@ impl Bulk<'_> {
     }
 
     /// An end before the end says what was done by then.
-    fn broken_off(&self, mut ending: Ending, total: u64) -> Ending {
-        let before =
-            if total == 0 { String::new() } else { format!("{} {} before that; ", counted(total, self.what), self.done) };
-        ending.text = format!("{}\n{before}repeat the command, it is safe", ending.text);
+    fn broken_off(&self, mut ending: Ending, total: u64, is_exact: bool) -> Ending {
+        if self.is_dry_run {
+            return ending;
+        }
+        if total > 0 {
+            ending.text = format!("{}\n{} {} before that", ending.text, counted(total, self.what), self.done);
+        }
+        if (total > 0 || !is_exact) && ending.exit == Exit::NothingDone {
+            // True of the last call, not of the command.
+            ending.exit = Exit::Unknown;
+        }
         ending
     }
 
@@ -113,7 +126,11 @@ impl Bulk<'_> {
             let dry_run = self.is_dry_run;
             return json!({ self.done: total, "more": has_more, "dry_run": dry_run, "exact": is_exact }).to_string();
         }
-        let about = if is_exact { "" } else { "about " };
+        let about = match (is_exact, self.is_dry_run) {
+            (true, _) => "",
+            (false, true) => "about ",
+            (false, false) => "at least ",
+        };
         let count = format!("{about}{}", counted(total, self.what));
         match (self.is_dry_run, has_more) {
             (false, _) => format!("{count} {}", self.done),

@@ -8,7 +8,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
-use super::answer::{Answer, Ending, Exit};
+use super::answer::{Answer, Ending, Exit, Problem};
 use super::args;
 use super::retry::Patience;
 use crate::clock;
@@ -41,13 +41,21 @@ pub enum Repeating {
     MayDouble,
 }
 
+/// What came of a call that was perhaps made more than once.
+#[derive(Debug)]
+pub struct Asked {
+    pub answer: Answer,
+    /// An attempt before this one got no answer: it may have taken effect as well.
+    pub is_in_doubt: bool,
+}
+
 /// Asks one node, over connections that are kept.
 #[derive(Clone, Debug)]
 pub struct Caller {
     http: Client,
     base: Url,
-    /// The base as it was given, for messages.
-    given: String,
+    /// The base as it was given, for messages: without a password.
+    shown: String,
     /// Seconds.
     timeout: u64,
 }
@@ -56,10 +64,11 @@ impl Caller {
     /// # Errors
     /// Wrong usage, when the URL is none.
     pub fn new(node: &args::Node) -> Result<Self, Ending> {
-        let given = node.url.trim_end_matches('/').to_owned();
-        let base = Url::parse(&given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let given = node.url.trim_end_matches('/');
+        let shown = without_user(given);
+        let base = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let base = base.ok_or_else(|| {
-            Ending::usage(format!("`{given}` is no URL of a node; write it like http://127.0.0.1:7070 (--url, PUNCTUAL_URL)"))
+            Ending::usage(format!("`{shown}` is no URL of a node; write it like http://127.0.0.1:7070 (--url, PUNCTUAL_URL)"))
         })?;
         let http = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -71,7 +80,7 @@ impl Caller {
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error))))?;
-        Ok(Self { http, base, given, timeout: node.timeout })
+        Ok(Self { http, base, shown, timeout: node.timeout })
     }
 
     pub fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Call, Ending> {
@@ -115,7 +124,7 @@ impl Caller {
             Method::Post(body) => self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
             Method::Put(body) => self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
         };
-        let failed = |error: reqwest::Error| self.ending_of(&error);
+        let failed = |error: reqwest::Error| self.ending_of(&error.without_url());
         let response = request.header(ACCEPT, "application/json, application/problem+json").send().await.map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
         let text = response.text().await.map_err(failed)?;
@@ -123,32 +132,39 @@ impl Caller {
     }
 
     /// Asks again, with growing pauses, while the node is away or busy, for up to `limit`; then the last failure is the answer.
-    pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Answer, Ending> {
+    ///
+    /// What an earlier attempt may have done is not undone by a later one that certainly did nothing: such a call ends as unknown.
+    pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Asked, Ending> {
         let mut patience = Patience::new(limit);
-        let mut was_unknown = false;
+        let mut is_in_doubt = false;
         loop {
             let asked = self.ask(call).await;
-            let (exit, wait) = match &asked {
-                Ok(answer) => (answer.problem().map(|problem| problem.exit()), answer.retry_after),
-                Err(ending) => (Some(ending.exit), None),
+            let (problem, wait) = match &asked {
+                Ok(answer) => (answer.problem(), answer.retry_after),
+                Err(_) => (None, None),
             };
-            was_unknown |= exit == Some(Exit::Unknown);
+            let exit = problem.as_ref().map(Problem::exit).or(asked.as_ref().err().map(|ending| ending.exit));
             let may_repeat = match exit {
                 Some(Exit::NothingDone) => true,
                 Some(Exit::Unknown) => repeating == Repeating::IsSafe,
-                _ => return asked,
+                _ => false,
             };
-            match patience.pause(clock::monotonic(), wait, rand::random()) {
-                Some(pause) if may_repeat => clock::sleep(pause).await,
-                // What an earlier attempt may have done is not undone by a later one that certainly did nothing.
-                _ if was_unknown => return asked.map_err(|ending| Ending { exit: Exit::Unknown, ..ending }),
-                _ => return asked,
+            let pause = if may_repeat { patience.pause(clock::monotonic(), wait, rand::random()) } else { None };
+            if let Some(pause) = pause {
+                is_in_doubt |= exit == Some(Exit::Unknown);
+                clock::sleep(pause).await;
+                continue;
             }
+            return match (asked, problem) {
+                (Ok(_), Some(problem)) if is_in_doubt && !stands(&problem) => Err(in_doubt(problem.ending())),
+                (Err(ending), _) if is_in_doubt => Err(in_doubt(ending)),
+                (asked, _) => asked.map(|answer| Asked { answer, is_in_doubt }),
+            };
         }
     }
 
     fn ending_of(&self, error: &reqwest::Error) -> Ending {
-        let base = &self.given;
+        let base = &self.shown;
         if error.is_connect() {
             let cause = causes(error);
             let text =
@@ -160,6 +176,27 @@ impl Caller {
         }
         Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}", causes(error)))
     }
+}
+
+/// True when a problem is the outcome of a call although an earlier attempt got no answer. A node that refuses the same call has not carried it out
+/// before. "Too late" does not say so: what is on its way may be what that attempt has put there.
+fn stands(problem: &Problem) -> bool {
+    match problem.exit() {
+        Exit::Refused => problem.slug().is_some(),
+        Exit::NotFound | Exit::Unknown => true,
+        Exit::Usage | Exit::NothingDone | Exit::TooLate | Exit::Interrupted => false,
+    }
+}
+
+fn in_doubt(last: Ending) -> Ending {
+    Ending::new(Exit::Unknown, format!("an earlier attempt had no answer; the last one: {}", last.text))
+}
+
+/// The URL without what stands before the last `@`. The text is not parsed for it: what is no URL may hold a password all the same.
+fn without_user(url: &str) -> String {
+    let scheme_end = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(scheme_end);
+    format!("{scheme}{}", rest.rsplit_once('@').map_or(rest, |(_user, place)| place))
 }
 
 /// How long the node asks to be left alone. Dates are not read: nodes send seconds.

@@ -13,7 +13,7 @@ mod tally;
 mod tests;
 
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -117,12 +117,14 @@ struct Run<'a> {
     ending: Option<Ending>,
     /// A chunk that had no place in the last batch.
     left: Option<Chunk>,
+    /// The first result that had no place on stdout.
+    unwritten: Option<io::Error>,
     started_at: Monotonic,
 }
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Self {
-        Self { plan, tally: Tally::default(), ending: None, left: None, started_at: clock::monotonic() }
+        Self { plan, tally: Tally::default(), ending: None, left: None, unwritten: None, started_at: clock::monotonic() }
     }
 
     async fn deliver_all(&mut self, mut input: Input, delivery: Delivery<'_>) {
@@ -229,7 +231,7 @@ impl<'a> Run<'a> {
         screen.show(Standing { counts: self.tally.counts, bytes_read, bytes_total: self.plan.bytes_total, took });
     }
 
-    fn report_wrong(&self, wrong: &[WrongLine], screen: &Screen) {
+    fn report_wrong(&mut self, wrong: &[WrongLine], screen: &Screen) {
         for line in wrong {
             let (slug, status, title) = match line.kind {
                 WrongKind::NotJson => ("malformed-json", 400, "The line is not a task"),
@@ -241,7 +243,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report_line(&self, line: &Settled, screen: &Screen) {
+    fn report_line(&mut self, line: &Settled, screen: &Screen) {
         let shown = match &line.outcome {
             Outcome::Refused(refused) => return self.report_refused(line.number, refused, screen),
             Outcome::Accepted(task) => LineJson { status: Some(201), task: Some(task), ..LineJson::of(line.number, "accepted") },
@@ -251,16 +253,29 @@ impl<'a> Run<'a> {
         };
         // People are told how many, and the ranges of what is unsettled.
         if self.plan.manner.is_json {
-            shown.print(screen);
+            self.print(&shown, screen);
         }
     }
 
-    fn report_refused(&self, number: u64, refused: &Refused, screen: &Screen) {
+    fn report_refused(&mut self, number: u64, refused: &Refused, screen: &Screen) {
         if self.plan.manner.is_json {
             let (status, problem) = (Some(refused.status), Some(&refused.problem));
-            LineJson { status, problem, ..LineJson::of(number, "refused") }.print(screen);
+            self.print(&LineJson { status, problem, ..LineJson::of(number, "refused") }, screen);
         } else {
             screen.note("refused", &format!("line {number}: {}", refused.text));
+        }
+    }
+
+    fn print(&mut self, line: &LineJson<'_>, screen: &Screen) {
+        screen.wipe();
+        let written = serde_json::to_string(line).map_err(io::Error::from).and_then(|line| print::to_stdout(&line));
+        self.note_unwritten(written);
+    }
+
+    /// The tasks are submitted all the same; what was not written is told at the end.
+    fn note_unwritten(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.unwritten.get_or_insert(error);
         }
     }
 
@@ -268,36 +283,52 @@ impl<'a> Run<'a> {
     fn exit(&self) -> Option<Exit> {
         match &self.ending {
             Some(Ending { exit: Exit::Interrupted, .. }) => Some(Exit::Interrupted),
-            Some(ending) => self.tally.exit().filter(|exit| *exit == Exit::Unknown).or(Some(ending.exit)),
+            // What became of the lines is not known to whoever reads stdout.
+            _ if self.unwritten.is_some() => Some(Exit::Unknown),
+            // Whatever has ended the run: "refused" would say that all other lines are stored.
+            Some(ending) => {
+                self.tally.exit().filter(|exit| matches!(exit, Exit::Unknown | Exit::NothingDone)).or(Some(ending.exit))
+            }
             None => self.tally.exit(),
         }
     }
 
-    /// The summary, why the run ended early, and how to go on.
-    fn report(self, file: &Path) -> ExitCode {
+    /// True when there is nothing to go on with.
+    fn is_complete(&self) -> bool {
+        self.ending.is_none() && matches!(self.tally.exit(), None | Some(Exit::Refused))
+    }
+
+    fn summary(&self) -> String {
         let took = clock::monotonic().since(self.started_at);
-        let exit = self.exit();
-        let is_complete = matches!(exit, None | Some(Exit::Refused)) && self.ending.is_none();
-        let resume_line = self.tally.resume_line();
-        if self.plan.manner.is_json {
-            let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            let resume = (!is_complete).then_some(resume_line);
-            let summary =
-                json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
-            print::to_stdout(&json!({ "summary": summary }).to_string());
-        } else {
-            print::to_stdout(&self.tally.lines(&self.plan.run_id, took));
+        if !self.plan.manner.is_json {
+            return self.tally.lines(&self.plan.run_id, took);
         }
-        let Some(exit) = exit else { return ExitCode::SUCCESS };
-        if is_complete {
-            return exit.into();
-        }
-        let why = self.ending.map_or_else(|| "not all lines have an answer".to_owned(), |ending| ending.text);
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let resume = (!self.is_complete()).then(|| self.tally.resume_line());
+        let summary =
+            json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
+        json!({ "summary": summary }).to_string()
+    }
+
+    /// The summary, why the run ended early, and how to go on.
+    fn report(mut self, file: &Path) -> ExitCode {
+        self.note_unwritten(print::to_stdout(&self.summary()));
+        let Some(exit) = self.exit() else { return ExitCode::SUCCESS };
         let input = if file.as_os_str() == "-" { "the same input".to_owned() } else { file.display().to_string() };
-        let text = format!(
-            "{why}\nto go on, repeat the command with {input} and --run-id {} (--from-line {resume_line} spares what is done); nothing is made twice",
-            self.plan.run_id
-        );
+        let again = format!("repeat the command with {input} and --run-id {}", self.plan.run_id);
+        let mut text = String::new();
+        if let Some(error) = &self.unwritten {
+            text = format!("not all results could be written: {error}\n");
+        }
+        match (self.is_complete(), &self.ending) {
+            (true, _) if self.unwritten.is_none() => return exit.into(),
+            (true, _) => text.push_str(&format!("to have them all, {again}; nothing is made twice")),
+            (false, ending) => {
+                let why = ending.as_ref().map_or("not all lines have an answer", |ending| ending.text.as_str());
+                let spared = format!("(--from-line {} spares what is done)", self.tally.resume_line());
+                text.push_str(&format!("{why}\nto go on, {again} {spared}; nothing is made twice"));
+            }
+        }
         Ending::new(exit, text).report(self.plan.manner.is_json)
     }
 }
@@ -318,13 +349,6 @@ struct LineJson<'a> {
 impl LineJson<'_> {
     const fn of(line: u64, outcome: &'static str) -> Self {
         Self { line, outcome, status: None, task: None, problem: None }
-    }
-
-    fn print(&self, screen: &Screen) {
-        screen.wipe();
-        let written = serde_json::to_string(self).map_err(io::Error::from).and_then(|line| writeln!(io::stdout(), "{line}"));
-        // Should the reader have gone away, the tasks are submitted all the same: the exit code says how it went.
-        written.ok();
     }
 }
 

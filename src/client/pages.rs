@@ -61,7 +61,7 @@ impl Listing<'_> {
             let call = self.call(caller, limit - listed.count, listed.cursor.as_deref())?;
             let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
             is_first = false;
-            let answer = caller.ask_for(&call, retry_for, Repeating::IsSafe).await?;
+            let answer = caller.ask_for(&call, retry_for, Repeating::IsSafe).await?.answer;
             if answer.problem().is_some() {
                 return Err(Answered::Problem(answer));
             }

@@ -1,21 +1,18 @@
 //! Answers for people.
 
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use serde::Deserialize;
 
 use super::answer::{Answer, Cancelled, Ending, Exit};
 use super::task::Task;
 
-/// Writes `text` as lines. A reader that has gone away (`| head`) is no failure.
-pub fn to_stdout(text: &str) -> ExitCode {
-    match writeln!(io::stdout(), "{}", text.trim_end_matches('\n')) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            writeln!(io::stderr(), "write the answer: {error}").ok();
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
+/// Writes `text` as lines, to the last byte. A reader that has gone away (`| head`) is no failure.
+pub fn to_stdout(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    match writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
     }
 }
 

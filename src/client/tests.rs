@@ -1,5 +1,6 @@
 //! The clients against the API, over a model of a node's service; what that does not do, against a server that answers by a script.
 
+mod doubt;
 mod many;
 mod scripted;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use super::answer::{Answer, Ending, Exit};
+use super::answer::{Answer, Deed, Ending, Exit};
 use super::{args, draft, print};
 use crate::api;
 use crate::node::service::Service;
@@ -121,7 +122,49 @@ async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let silent = args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: 1 };
     let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
-    assert_eq!(Ending::new(Exit::Unknown, "").advise_show().exit, Exit::NothingDone);
+    assert_eq!(Deed::Look.end(ending).exit, Exit::NothingDone);
+}
+
+#[test]
+fn only_a_node_says_that_nothing_was_done() {
+    let problem = |kind: &str| format!(r#"{{"type":"urn:punctual:problem:{kind}","title":"T","detail":"D"}}"#);
+    for (status, text, exit) in [
+        (503, problem("busy"), Exit::NothingDone),
+        (503, problem("draining"), Exit::NothingDone),
+        (503, problem("unavailable"), Exit::NothingDone),
+        (503, problem("not-ready"), Exit::NothingDone),
+        (503, problem("outcome-unknown"), Exit::Unknown),
+        (503, problem("of-a-later-release"), Exit::Unknown),
+        // Envoy's words, and those of whoever else stands between.
+        (
+            503,
+            "upstream connect error or disconnect/reset before headers. reset reason: connection termination".to_owned(),
+            Exit::Unknown,
+        ),
+        (503, r#"{"type":"about:blank","title":"Service Unavailable"}"#.to_owned(), Exit::Unknown),
+        (503, r#"{"type":"busy"}"#.to_owned(), Exit::Unknown),
+        (500, problem("internal"), Exit::Unknown),
+        (502, String::new(), Exit::Unknown),
+        (504, String::new(), Exit::Unknown),
+        (524, String::new(), Exit::Unknown),
+        (408, problem("request-timeout"), Exit::NothingDone),
+        (429, String::new(), Exit::NothingDone),
+        (401, String::new(), Exit::Refused),
+        (404, "no route".to_owned(), Exit::Refused),
+        (404, problem("task-not-found"), Exit::NotFound),
+        (501, String::new(), Exit::Refused),
+    ] {
+        let answer = Answer { status, retry_after: None, text };
+        assert_eq!(answer.problem().unwrap().exit(), exit, "{answer:?}");
+    }
+}
+
+#[test]
+fn every_503_of_a_node_is_known_to_the_client() {
+    let page = include_str!("../../docs/problems.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| [`urn:punctual:problem:")?.split_once("`]"));
+    let kinds: Vec<&str> = rows.filter(|(_, rest)| rest.contains("| 503 |")).map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["busy", "draining", "unavailable", "outcome-unknown", "not-ready"], "does it say that nothing was done?");
 }
 
 #[test]

@@ -135,7 +135,7 @@ pub(super) struct Kafka {
     /// Bootstrap servers, host:port, comma-separated. Required.
     #[arg(long = "kafka", env = "PUNCTUAL_KAFKA", value_name = "SERVERS")]
     pub bootstrap: Option<String>,
-    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value.
+    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value; a value with commas goes into the flag or the file.
     ///
     /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence.
     #[arg(long = "kafka-property", value_name = "K=V")]

@@ -1,11 +1,29 @@
 //! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not decided here: `kafka` knows them.
 
+use std::fmt;
+
 use super::reader::Reader;
 use super::secret::Secret;
 
 pub(super) const FLAG: &str = "--kafka-property";
 const FILE_FLAG: &str = "--kafka-properties-file";
 const VARIABLE: &str = "--kafka-property (PUNCTUAL_KAFKA_PROPERTIES)";
+
+/// A property of librdkafka.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Property {
+    pub name: String,
+    pub value: Secret,
+    /// It stood in the variable, among others: where a password has a comma, the "name" may be the rest of it. So it is not printed unless librdkafka
+    /// knows it.
+    pub is_from_list: bool,
+}
+
+impl fmt::Debug for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_from_list { "(secret)" } else { &self.name })
+    }
+}
 
 /// Properties as written, from everywhere they can be written.
 #[derive(Debug)]
@@ -19,11 +37,11 @@ pub(super) struct Sources<'a> {
 }
 
 /// All properties. A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
-pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<(String, Secret)> {
+pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, pair.expose()));
     let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, pair));
     let lines = sources.file.iter().flat_map(|file| file.expose().lines()).map(|pair| (FILE_FLAG, pair));
-    let mut properties: Vec<(String, Secret)> = Vec::new();
+    let mut properties: Vec<Property> = Vec::new();
     for (flag, pair) in flags.chain(variable).chain(lines.filter(|(_, line)| !is_silent(line))) {
         // The text is not repeated: it may be a password without its key.
         let Some((key, value)) = pair.split_once('=') else {
@@ -34,12 +52,17 @@ pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<(String, S
             continue;
         };
         let key = key.trim();
+        let is_from_list = flag == VARIABLE;
         if key.is_empty() {
             reader.problem(flag, "a property has an empty key");
-        } else if properties.iter().any(|(known, _)| known == key) {
-            reader.problem(flag, format!("`{key}` is given twice"));
-        } else {
-            properties.push((key.to_owned(), Secret::from(value.trim())));
+            continue;
+        }
+        match properties.iter().find(|known| known.name == key) {
+            Some(known) if known.is_from_list && is_from_list => {
+                reader.problem(flag, "a property is given twice (a value with commas goes into a flag or the file)");
+            }
+            Some(_) => reader.problem(flag, format!("`{key}` is given twice")),
+            None => properties.push(Property { name: key.to_owned(), value: Secret::from(value.trim()), is_from_list }),
         }
     }
     properties
@@ -62,7 +85,7 @@ mod tests {
         let properties = read(&sources, &mut reader);
         let problems = reader.finish(()).err().unwrap_or_default();
         (
-            properties.into_iter().map(|(key, value)| (key, value.expose().to_owned())).collect(),
+            properties.into_iter().map(|property| (property.name, property.value.expose().to_owned())).collect(),
             problems.iter().map(ToString::to_string).collect(),
         )
     }
@@ -80,6 +103,15 @@ mod tests {
         let (_, problems) = read_all(&["a=1", "=0"], Some("a=2"), None);
         assert_eq!(problems.len(), 2);
         assert!(problems[0].contains("empty key") && problems[1].contains("`a` is given twice"), "{problems:?}");
+    }
+
+    #[test]
+    fn the_rest_of_a_password_with_a_comma_is_not_printed() {
+        let (properties, problems) = read_all(&[], Some("sasl.password=a,hunter2=c,hunter2=d"), None);
+        assert_eq!((properties.len(), problems.len()), (2, 1));
+        assert!(!problems[0].contains("hunter2") && problems[0].contains("commas"), "{problems:?}");
+        let property = Property { name: "hunter2".to_owned(), value: Secret::from("c"), is_from_list: true };
+        assert_eq!(format!("{property:?}"), "(secret)");
     }
 
     #[test]

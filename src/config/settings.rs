@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::args;
 use super::host::Host;
-use super::properties::{self, Sources};
+use super::properties::{self, Property, Sources};
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
 
@@ -36,8 +36,8 @@ pub struct Settings {
 pub struct Kafka {
     /// `host:port`, comma-separated.
     pub bootstrap: String,
-    /// librdkafka's, each key once, none of those that Punctual sets itself.
-    pub properties: Vec<(String, Secret)>,
+    /// librdkafka's, each name once.
+    pub properties: Vec<Property>,
     pub linger: Duration,
     pub publish_deadline: Duration,
     /// A topic that metadata has denied for so long is given up on.
@@ -156,7 +156,7 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
     if bootstrap.is_empty() {
         reader.problem("--kafka", "required: the bootstrap servers, host:port (or PUNCTUAL_KAFKA)");
     } else if let Some(wrong) = bootstrap.split(',').find(|server| !has_port(server.trim())) {
-        reader.problem("--kafka", format!("`{wrong}` is not host:port"));
+        reader.problem("--kafka", format!("{} is not host:port", printable(wrong)));
     }
     let file = args.properties_file.as_deref().and_then(|path| host.read_secret("--kafka-properties-file", path, reader));
     let sources = Sources { flags: &args.properties, variable: filled(args.property_list.as_ref()), file: file.as_ref() };
@@ -180,10 +180,16 @@ fn etcd(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
     for endpoint in &endpoints {
         let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://")).unwrap_or(endpoint);
         if !has_port(place) {
-            reader.problem("--etcd", format!("`{endpoint}` is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
+            let endpoint = printable(endpoint);
+            reader.problem("--etcd", format!("{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
         }
     }
     Some(endpoints)
+}
+
+/// A place as it was given, in a message; what may hold a password is not repeated.
+fn printable(place: &str) -> String {
+    if place.contains('@') { "what is given, with a user or a password,".to_owned() } else { format!("`{place}`") }
 }
 
 /// `host:port`, with an IPv6 address in brackets.
@@ -196,7 +202,10 @@ fn has_port(place: &str) -> bool {
 
 fn listen(text: &str, reader: &mut Reader) -> SocketAddr {
     text.trim().parse().unwrap_or_else(|_not_an_address| {
-        reader.problem("--listen", format!("`{text}` is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070"));
+        reader.problem(
+            "--listen",
+            format!("{} is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070", printable(text)),
+        );
         SocketAddr::from(([127, 0, 0, 1], 0))
     })
 }
@@ -229,7 +238,7 @@ fn advertise(text: Option<&str>, listen: SocketAddr, node_name: &str, reader: &m
     };
     let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     if place.is_empty() || place.starts_with('/') || text.contains(char::is_whitespace) {
-        reader.problem("--advertise", format!("`{text}` is no URL; write it like http://node-1:7070"));
+        reader.problem("--advertise", format!("{} is no URL; write it like http://node-1:7070", printable(text)));
     }
     text.trim_end_matches('/').to_owned()
 }

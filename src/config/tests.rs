@@ -126,6 +126,23 @@ fn secrets_come_from_files_and_are_never_printed() {
 }
 
 #[test]
+fn no_problem_repeats_the_password_of_a_place() {
+    for words in [
+        ["--etcd", "http://root:hunter2@etcd:2379"],
+        ["--etcd", "root:hunter2@etcd:2379"],
+        ["--kafka", "me:hunter2@broker:9092"],
+        ["--advertise", "me:hunter2@node-1:7070"],
+        ["--listen", "me:hunter2@127.0.0.1:7070"],
+    ] {
+        let all = [&["--database-url", "postgres://db/punctual"], &words[..]].concat();
+        let all = if words[0] == "--kafka" { all } else { [&all[..], &["--kafka", "b:1"]].concat() };
+        let problems = serve(&all).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].starts_with(words[0]), "{problems:?}");
+        assert!(!problems[0].contains("hunter2") && problems[0].contains("with a user or a password"), "{problems:?}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_one_problem() {
     let problems = serve(&["--database-url-file", "absent", "--kafka", "b:1"]).unwrap_err();
     assert_eq!(problems.len(), 1);

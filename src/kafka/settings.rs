@@ -191,14 +191,18 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
     if let Some((.., why)) = FORBIDDEN.iter().find(|(forbidden, value_of, _)| (*forbidden, *value_of) == (name, value)) {
         return Some(format!("the Kafka property {given} cannot have this value: {why}"));
     }
-    match ClientConfig::new().set(given, value).create_native_config() {
-        Ok(_) => None,
-        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
-            Some(format!("librdkafka has no property {given}"))
-        }
-        // Its own words repeat the value.
-        Err(_) => Some(format!("librdkafka does not take the value of the Kafka property {given}")),
+    if !is_property(given) {
+        return Some(format!("librdkafka has no property {given}"));
     }
+    let taken = ClientConfig::new().set(given, value).create_native_config();
+    // Its own words repeat the value.
+    taken.is_err().then(|| format!("librdkafka does not take the value of the Kafka property {given}"))
+}
+
+/// True of a name that librdkafka knows.
+pub fn is_property(name: &str) -> bool {
+    let set = ClientConfig::new().set(name, "").create_native_config();
+    !matches!(set, Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)))
 }
 
 /// Milliseconds with three decimals, as librdkafka reads them.

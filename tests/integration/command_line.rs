@@ -219,6 +219,37 @@ async fn a_task_is_replaced_shown_and_cancelled_by_its_name() {
     assert_eq!(run(&["cancel", "--topic", &topic]).await.0, 2, "without --yes");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_and_could_not_be_written_is_not_refused() {
+    let cluster = Cluster::start("unwritten").await;
+    let node = cluster.node().await;
+    let topic = cluster.topic("t").await;
+    let on_full_disk = async |words: &[&str]| {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let all = [words, &["--url", node.api().base()]].concat();
+        let child = program(&all).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("the command ends").unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let submit = ["submit", "--topic", &topic, "--delay", "1h", "--payload", "1"];
+    for submit in [&submit[..], &[&submit[..], &["--json"]].concat()] {
+        let (code, said) = on_full_disk(submit).await;
+        assert!(code == Some(6) && said.contains("it was done; only the answer could not be written: "), "{code:?}: {said}");
+    }
+    let file = TaskFile::new(&cluster, "unwritten", &lines(&topic, 3, now_ms() + 3_600_000));
+    for manner in ["--json", "--quiet"] {
+        let (code, said) = on_full_disk(&["submit", file.path(), "--run-id", "r", manner]).await;
+        assert!(code == Some(6) && said.contains("not all results could be written: "), "{code:?}: {said}");
+        assert!(said.contains("--run-id r; nothing is made twice"), "{said}");
+    }
+    assert_eq!(cluster.count("select count(*) from task").await, 5);
+    let (code, said) = on_full_disk(&["list"]).await;
+    assert_eq!(code, Some(3), "{said}");
+    let (code, said) = on_full_disk(&["cancel", "--topic", &topic, "--yes"]).await;
+    assert_eq!(code, Some(6), "{said}");
+    assert_eq!(cluster.count("select count(*) from task").await, 0);
+}
+
 #[tokio::test]
 async fn exit_codes_say_what_a_script_should_do_next() {
     let nowhere = "http://127.0.0.1:1";

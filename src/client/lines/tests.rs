@@ -17,7 +17,7 @@ use super::reader::{Input, Reading};
 use super::screen::{Manner, Screen};
 use super::tally::Counts;
 use super::{Plan, Run};
-use crate::client::answer::Exit;
+use crate::client::answer::{Ending, Exit};
 use crate::client::args;
 use crate::client::caller::Caller;
 use crate::shutdown::Tasks;
@@ -166,6 +166,34 @@ async fn a_node_that_stays_away_ends_the_run_and_the_run_says_where_to_go_on() {
     let (node, _) = server(Box::new(|_, _| None)).await;
     let (counts, exit, resume) = run(&node, input_of(lines(1)), 0).await;
     assert_eq!((counts, exit, resume), (Counts { unknown: 1, ..Counts::default() }, Some(Exit::Unknown), 1));
+}
+
+#[tokio::test]
+async fn a_run_that_is_turned_away_is_not_one_of_which_some_lines_were_refused() {
+    for status in [401, 403, 404, 302] {
+        let (node, _) = server(Box::new(move |_, _| Some((status, json!("who are you?"))))).await;
+        let (counts, exit, resume) = run(&node, input_of(lines(3)), 0).await;
+        assert_eq!(
+            (counts, exit, resume),
+            (Counts { not_submitted: 3, ..Counts::default() }, Some(Exit::NothingDone), 1),
+            "{status}"
+        );
+    }
+}
+
+#[test]
+fn what_could_not_be_written_comes_before_all_but_an_interruption() {
+    let plan = plan(0);
+    let mut run = Run::new(&plan);
+    assert_eq!(run.exit(), None);
+    run.note_unwritten(Err(io::ErrorKind::StorageFull.into()));
+    run.note_unwritten(Err(io::ErrorKind::Other.into()));
+    assert_eq!(run.unwritten.as_ref().map(io::Error::kind), Some(io::ErrorKind::StorageFull), "the first one");
+    assert_eq!((run.exit(), run.is_complete()), (Some(Exit::Unknown), true));
+    run.ending = Some(Ending::new(Exit::NothingDone, "away"));
+    assert_eq!((run.exit(), run.is_complete()), (Some(Exit::Unknown), false));
+    run.ending = Some(Ending::new(Exit::Interrupted, "interrupted"));
+    assert_eq!(run.exit(), Some(Exit::Interrupted));
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn counts_say_what_is_an_estimate() {
 
 async fn ask(server: &Scripted, call: impl FnOnce(&Caller) -> Result<Call, Ending>, repeating: Repeating) -> Answer {
     let caller = server.caller();
-    caller.ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating).await.unwrap()
+    caller.ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating).await.unwrap().answer
 }
 
 #[tokio::test]
