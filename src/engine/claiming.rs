@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+pub use self::strips::Scope;
 use self::strips::{Kind, Strip, Strips};
 use crate::domain::ids::floor_of;
 use crate::domain::{IdRange, Timestamp, TopicName};
@@ -49,15 +50,6 @@ const SPENT_MAX: Duration = Duration::from_millis(50);
 const FACTOR_MAX: u128 = 16;
 /// One millisecond of ids.
 const MILLISECOND: u128 = 1 << 80;
-
-/// Whose shards a claim takes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
-    /// The shards of the loop that claims.
-    Mine,
-    /// All shards: what is long overdue, or was inserted late by this very node.
-    All,
-}
 
 /// A claim to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,11 +2,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::Scope;
 use crate::domain::{IdRange, TopicName};
 
 /// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
 const STRIPS_MAX: usize = 64;
+
+/// Whose shards a claim takes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// The shards of the loop that claims.
+    Mine,
+    /// All shards: what is long overdue, or was inserted late by this very node.
+    All,
+}
 
 /// A range that is claimed piece by piece.
 #[derive(Clone, Debug)]
