@@ -61,6 +61,12 @@ impl Edge {
         Self { topics, producer: Arc::new(producer), registry, metrics, reports }
     }
 
+    /// Another producer in the place of this one, as a node makes it of one that librdkafka has led astray.
+    pub fn renew(&mut self, settings: &Settings, mode: Mode) {
+        let (producer, reports) = producer(settings, mode, &self.topics, &self.metrics);
+        (self.producer, self.reports) = (Arc::new(producer), reports);
+    }
+
     pub fn send(&self, batch: &Batch) {
         for (ticket, task) in batch.tasks().enumerate() {
             let topic = batch.topics()[usize::from(task.topic)].as_str();
