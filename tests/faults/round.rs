@@ -20,6 +20,8 @@ use crate::support::{OwnStack, now_ms, wait};
 const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
 /// A node publishes and settles what it holds before it ends.
 const END_DEADLINE: Duration = Duration::from_secs(40);
+/// What was due so shortly before the end may not have been claimed yet.
+const CLAIM_MS: i64 = 1000;
 /// What is in a topic is a moment away from the consumer.
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(15);
 const PROGRESS_EVERY_MS: i64 = 5000;
@@ -69,12 +71,13 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
     unable.abort();
-    // Nothing moves any more while it is written down: far tasks may be due any moment.
+    // Nothing moves any more while it is written down: far tasks may be due any moment. Those that are due from now on may be published or wait.
+    let ended_at = now_ms() - CLAIM_MS;
     for slot in &field.slots {
         slot.end(END_DEADLINE).await;
     }
     let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
-    let history = write_down(&field, &ledger, spans, started_at).await;
+    let history = write_down(&field, &ledger, spans, (started_at, ended_at)).await;
     let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
     judgement.violations.extend(undone.map(|what| Violation { rule: Rule::Lost, task: None, what }));
     judgement.violations.extend(broken_nodes(&field).await);
@@ -149,7 +152,7 @@ async fn drain(field: &Field, ended_at: i64) -> Option<String> {
 }
 
 /// Everything that the oracle is to know.
-async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, started_at: i64) -> History {
+async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_at, ended_at): (i64, i64)) -> History {
     let lines = field.lines().await;
     let topics = field.topics();
     let wanted: Vec<(usize, i32, i64)> = lines
@@ -178,7 +181,7 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, started_at
         oddities: std::mem::take(&mut ledger.oddities.lock().unwrap()),
         unable: std::mem::take(&mut field.unable.lock().unwrap()),
         started_at,
-        ended_at: now_ms(),
+        ended_at,
     }
 }
 
