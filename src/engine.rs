@@ -7,4 +7,5 @@ pub mod cluster_clock;
 pub mod failure;
 pub mod liveness;
 pub mod placing;
+pub mod sweeping;
 pub mod topics;

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and a sixteenth of its range is tried. Ids go on below the millisecond (shard, then random bits), so one crowded millisecond can be
-//! divided as well.
+//! large takes nothing and says so, and a sixteenth of its range is tried. Ids go on below the millisecond (shard, then random bits), so one crowded
+//! millisecond can be divided as well.
 
 mod strips;
 #[cfg(test)]
@@ -151,13 +151,12 @@ impl Claiming {
     pub fn took(&mut self, claim: &Claim, taken: &Taken) {
         match claim.origin {
             Origin::Front => {
-                if taken.full.is_empty() {
-                    self.step = self.resized(self.step, taken);
-                } else {
-                    // It is remembered: the slack need not walk through it at each tick. And what was left there says nothing about how much is there.
-                    self.pass_by(claim, self.step, &taken.full);
+                self.pass_by(claim, taken);
+                if !taken.full.is_empty() {
+                    // It is remembered: the slack need not walk through it at each tick.
                     self.cut = claim.range.to;
                 }
+                self.step = self.resized(self.step, taken);
                 self.front = Some(claim.range.to);
             }
             Origin::Strip => {
@@ -166,11 +165,8 @@ impl Claiming {
                     // All of it was looked through when it was passed by, for the same topics.
                     return self.passed.join(strip);
                 }
-                let width = claim.range.width();
-                if !taken.full.is_empty() {
-                    self.pass_by(claim, width, &taken.full);
-                }
-                strip.step = self.resized(width, taken);
+                self.pass_by(claim, taken);
+                strip.step = self.resized(claim.range.width(), taken);
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
                     self.sweep_step = strip.step;
@@ -298,8 +294,12 @@ impl Claiming {
         present
     }
 
-    fn pass_by(&mut self, claim: &Claim, step: u128, full: &BTreeSet<TopicName>) {
-        self.passed.join(Strip { full: full.clone(), ..Strip::new(claim.range, step, claim.scope, Kind::Passed) });
+    /// Remembers what a claim has left for topics that are full.
+    fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
+        if !taken.full.is_empty() {
+            let strip = Strip::new(claim.range, claim.range.width(), claim.scope, Kind::Passed);
+            self.passed.join(Strip { full: taken.full.clone(), ..strip });
+        }
     }
 
     /// The width that would have brought as many rows as a claim aims at, in the time that it may take.

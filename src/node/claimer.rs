@@ -15,18 +15,14 @@ use super::membership::{Progress, Standing};
 use super::metrics::Metrics;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Batch, BatchId, IdRange, Monotonic, NodeId, ShardCount, Timestamp};
+use crate::domain::{Batch, BatchId, IdRange, NodeId, ShardCount, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
+use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::claim::{Answer, Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::{Failure, chain};
 
-/// How often all that lies behind the front is looked through.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
-/// A sweep that took long, past all that a parked topic has waiting for example, is followed by a rest of so many times its length, up to a bound.
-const SWEEP_REST: u32 = 10;
-const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Waits after a failed claim, from the first to the last.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -92,9 +88,7 @@ pub struct Claimer {
     far: Claiming,
     mine: Vec<i16>,
     all: Vec<i16>,
-    swept_at: Option<Monotonic>,
-    /// From the beginning of the last sweep to that of the next.
-    sweep_wait: Duration,
+    sweeping: Sweeping,
     /// The last turn of the front found nothing: look before the next claim.
     is_idle: bool,
     retry: Duration,
@@ -164,8 +158,7 @@ impl Claimer {
             far: Claiming::new(parts.settings),
             mine: Vec::new(),
             all,
-            swept_at: None,
-            sweep_wait: SWEEP_INTERVAL,
+            sweeping: Sweeping::default(),
             is_idle: false,
             retry: RETRY_MIN,
             shared,
@@ -185,7 +178,7 @@ impl Claimer {
                 changed = nudges.changed() => changed?,
                 changed = sweeps.changed() => {
                     changed?;
-                    self.swept_at = None;
+                    self.sweeping.ask();
                 }
                 () = clock::sleep(wait) => {}
             }
@@ -226,7 +219,7 @@ impl Claimer {
         if mine != self.mine {
             self.mine = mine;
             self.claiming.restart();
-            self.swept_at = None;
+            self.sweeping.ask();
         }
     }
 
@@ -287,13 +280,7 @@ impl Claimer {
         }
         self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));
         self.shared.metrics.passed.set(i64::try_from(self.claiming.passed_count()).unwrap_or(i64::MAX));
-        let since = self.swept_at.map(|at| clock::monotonic().since(at));
-        // What is asked for while a sweep runs comes when it has ended: it may have passed by already what is to be found.
-        if self.claiming.is_sweeping() {
-            self.sweep_wait = since.unwrap_or_default().saturating_mul(SWEEP_REST).clamp(SWEEP_INTERVAL, SWEEP_INTERVAL_MAX);
-            return Ok(());
-        }
-        if since.is_some_and(|since| since < self.sweep_wait) {
+        if !self.sweeping.is_due(clock::monotonic(), self.claiming.is_sweeping()) {
             return Ok(());
         }
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
@@ -305,7 +292,7 @@ impl Claimer {
             self.claiming.sweep(oldest, now, Scope::All);
             self.plan_far(now).await?;
         }
-        self.swept_at = Some(clock::monotonic());
+        self.sweeping.began(clock::monotonic());
         Ok(())
     }
 

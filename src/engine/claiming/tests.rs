@@ -184,6 +184,20 @@ fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
 }
 
 #[test]
+fn the_front_keeps_up_beside_a_topic_that_stays_full() {
+    let mut busy = Busy::new(&[(1, 0), (usize::MAX, 0)]);
+    busy.table.insert(id(0, 1), 0);
+    busy.tick(at(0));
+    assert!(busy.topics[0].is_full);
+    // A crowd narrows the claims of the front down to less than a millisecond.
+    busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
+    (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
+    let before = busy.claims;
+    (540..=1_520).step_by(20).for_each(|millis| busy.tick(at(millis)));
+    assert!(busy.claims - before < 300, "{} claims in 50 ticks", busy.claims - before);
+}
+
+#[test]
 fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
     let mut busy = Busy::new(&[(1, 0)]);
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));

@@ -1,0 +1,80 @@
+//! When to sweep: at once after a start, each 15 s while a sweep is short, more rarely while it is long.
+
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+const INTERVAL: Duration = Duration::from_secs(15);
+/// A long sweep, past all that a parked topic has waiting for example, takes its time from the front: it is followed by a rest of so many times its length..
+const REST: u32 = 10;
+/// .. but by no longer one than this, for what nobody else finds waits for it.
+const INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// The sweeps of one claim loop.
+#[derive(Debug, Default)]
+pub struct Sweeping {
+    began_at: Option<Monotonic>,
+    /// How long the last one took, or has taken so far.
+    took: Duration,
+}
+
+impl Sweeping {
+    /// Something was left that may be claimed now: the next sweep begins as soon as there is none.
+    pub fn ask(&mut self) {
+        self.began_at = None;
+    }
+
+    pub fn began(&mut self, now: Monotonic) {
+        *self = Self { began_at: Some(now), took: Duration::ZERO };
+    }
+
+    /// True when a sweep is to begin. Not while one is under way: it may have passed by already what is to be found.
+    pub fn is_due(&mut self, now: Monotonic, is_under_way: bool) -> bool {
+        let since = self.began_at.map(|at| now.since(at));
+        if is_under_way {
+            self.took = since.unwrap_or_default();
+            return false;
+        }
+        since.is_none_or(|since| since >= self.took.saturating_mul(REST).clamp(INTERVAL, INTERVAL_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_sweep_begins_at_once_and_then_each_15_seconds() {
+        let mut sweeping = Sweeping::default();
+        assert!(sweeping.is_due(at(0), false));
+        sweeping.began(at(0));
+        assert!(!sweeping.is_due(at(14), false));
+        assert!(sweeping.is_due(at(15), false));
+    }
+
+    #[test]
+    fn a_long_one_is_followed_by_a_long_rest_and_a_short_one_after_it_by_a_short_one() {
+        let mut sweeping = Sweeping::default();
+        sweeping.began(at(0));
+        assert!(!sweeping.is_due(at(3), true));
+        assert!(!sweeping.is_due(at(29), false) && sweeping.is_due(at(30), false));
+        sweeping.began(at(30));
+        assert!(!sweeping.is_due(at(44), false) && sweeping.is_due(at(45), false), "the next one took no time");
+        sweeping.began(at(45));
+        assert!(!sweeping.is_due(at(85), true));
+        assert!(!sweeping.is_due(at(104), false) && sweeping.is_due(at(105), false), "a minute at most");
+    }
+
+    #[test]
+    fn what_is_asked_for_during_a_sweep_comes_when_it_has_ended() {
+        let mut sweeping = Sweeping::default();
+        sweeping.began(at(0));
+        sweeping.ask();
+        assert!(!sweeping.is_due(at(5), true));
+        assert!(sweeping.is_due(at(6), false));
+    }
+}
