@@ -318,7 +318,8 @@ fn a_duplicate_needs_an_operation_that_can_explain_it() {
     for kind in Kind::all() {
         history.spans.clear();
         operation(&mut history, kind, due_at + 1000, due_at + 1500);
-        let is_explained = kind.may_duplicate() && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable);
+        let is_explained =
+            kind.may_duplicate() && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable | Kind::TopicLimit);
         assert_eq!(rules(&history).is_empty(), is_explained, "{}", kind.name());
     }
     history.spans.clear();
@@ -331,14 +332,15 @@ fn a_duplicate_needs_an_operation_that_can_explain_it() {
 
 #[test]
 fn what_was_done_to_a_topic_explains_duplicates_of_that_topic_alone() {
-    for (topic, is_explained) in [(UNAVAILABLE, true), (STEADY, false)] {
+    let operations = [(Kind::TopicUnavailable, UNAVAILABLE), (Kind::TopicLimit, LIMITED)];
+    for (kind, topic, is_explained) in operations.into_iter().flat_map(|(kind, own)| [(kind, own, true), (kind, STEADY, false)]) {
         let mut history = history();
         let due_at = publish(&mut history, 1, topic);
         let mut again = record(1, topic, due_at);
         (again.at, again.offset) = (due_at + 3000, 500);
         history.records.push(again);
-        operation(&mut history, Kind::TopicUnavailable, due_at, due_at + 2000);
-        assert_eq!(rules(&history).is_empty(), is_explained);
+        operation(&mut history, kind, due_at, due_at + 2000);
+        assert_eq!(rules(&history).is_empty(), is_explained, "{}", kind.name());
     }
 }
 

@@ -147,7 +147,8 @@ async fn settle(mut settles: Settles, mut complete: mpsc::Receiver<Arc<Held>>) {
     let mut batches = Vec::new();
     while complete.recv_many(&mut batches, 8).await > 0 {
         let settlements: Vec<Settlement> = batches.drain(..).map(|held| held.settlement()).collect();
-        let settled = settles.settle(&settlements.iter().collect::<Vec<_>>()).await.expect("a settle");
+        let (settled, outcome) = settles.settle(&settlements.iter().collect::<Vec<_>>()).await;
+        outcome.expect("a settle");
         assert_eq!(settled.len(), settlements.len(), "nobody else settles these");
     }
 }

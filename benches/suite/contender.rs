@@ -67,12 +67,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Prepares a contender in an empty database; nothing runs yet.
-    pub async fn prepare(servers: &Servers, place: &Place, who: Who) -> Result<Self, Failure> {
+    /// Prepares a contender in an empty database, with these settings of its cluster (as `migrate` takes them) if it is ours; nothing runs yet.
+    pub async fn prepare(servers: &Servers, place: &Place, who: Who, cluster: &[&str]) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
             Who::Nodes(_) | Who::Precise(_) => {
-                migrate(servers, place).await?;
+                migrate(servers, place, cluster).await?;
                 let count = if let Who::Nodes(count) = who { count } else { 1 };
                 let mut commands = Vec::new();
                 for _ in 0..count {
@@ -88,7 +88,7 @@ impl Running {
                 ("poller", vec![vec![place.url.clone(), servers.kafka.clone(), every.to_string(), workers.to_owned()]])
             }
             Who::Floor | Who::FloorInOrder => {
-                migrate(servers, place).await?;
+                migrate(servers, place, cluster).await?;
                 let from = punctual::bench::run::now().to_string();
                 ("floor", vec![vec![place.url.clone(), servers.kafka.clone(), from]])
             }
@@ -235,8 +235,9 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
     .to_vec()
 }
 
-async fn migrate(servers: &Servers, place: &Place) -> Result<(), Failure> {
-    let output = Command::new(servers.program("punctual")).args(["migrate", "--database-url", &place.url]).output().await?;
+async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), Failure> {
+    let mut command = Command::new(servers.program("punctual"));
+    let output = command.args(["migrate", "--database-url", &place.url]).args(cluster).output().await?;
     if output.status.success() { Ok(()) } else { Err(format!("migrate: {}", String::from_utf8_lossy(&output.stderr)).into()) }
 }
 

@@ -13,6 +13,7 @@
 mod contender;
 mod intakes;
 mod measure;
+mod observer;
 mod page;
 mod plan;
 mod results;

@@ -20,6 +20,7 @@ use tokio::process::Command;
 use crate::Failure;
 use crate::contender::{Running, Who};
 use crate::intakes::{FloorIntake, PollerIntake};
+use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
 use crate::results::Results;
 use crate::servers::{Place, Servers};
@@ -75,11 +76,17 @@ async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who:
         return take_over::rounds(servers, rounds, is_kill).await;
     }
     let place = servers.place(cell.partitions).await?;
-    let mut running = Running::prepare(servers, &place, who).await?;
+    let is_soak = matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }));
+    let cluster: &[&str] = if is_soak { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
+    let mut running = Running::prepare(servers, &place, who, cluster).await?;
     running.spawn()?;
     running.ready().await?;
     let run = One { servers, results, place: &place, cell, who, size };
-    let outcome = if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
+    let observer = run.observer(&running);
+    let mut outcome = if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
+    if let (Ok(report), Some((observer, lead, measured))) = (&mut outcome, observer) {
+        observer.end(report, lead, measured).await?;
+    }
     running.end().await?;
     servers.forget(&place).await?;
     outcome
@@ -95,6 +102,14 @@ struct One<'a> {
 }
 
 impl One<'_> {
+    /// Somebody who watches Postgres and the claims of a long run; also when what is measured begins, and how long it is.
+    fn observer(&self, running: &Running) -> Option<(Observer, Duration, Duration)> {
+        let Job::Steady(steady) = self.cell.job else { return None };
+        let observer = || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
+        let lead = Duration::from_secs(steady.ahead.1) + plan::warm_up(self.size);
+        (steady.is_held || steady.is_soak).then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
+    }
+
     /// By the program, as anybody would.
     async fn ours(&self, running: &mut Running) -> Result<Report, Failure> {
         let json = self.servers.folder.join(format!("{}.json", self.place.name));
@@ -151,7 +166,7 @@ impl One<'_> {
     }
 
     fn steady_words(&self, steady: &Steady) -> Vec<String> {
-        let scenario = if steady.is_held || self.cell.name == "soak" { "soak" } else { "lateness" };
+        let scenario = if steady.is_held || steady.is_soak { lateness::SOAK } else { "lateness" };
         let mut words = words(
             &[
                 ("--rate", &steady.rate),
@@ -261,7 +276,7 @@ impl One<'_> {
 fn steady_plan(steady: &Steady, warm_up: Duration) -> lateness::Plan {
     let span = Duration::from_secs;
     lateness::Plan {
-        scenario: "lateness",
+        scenario: if steady.is_held || steady.is_soak { lateness::SOAK } else { "lateness" },
         rate: steady.rate,
         measured: span(steady.seconds),
         warm_up,

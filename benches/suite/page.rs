@@ -28,14 +28,20 @@ pub fn show(results: &Results) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page and its pictures.
+/// Writes the page and its pictures. What was not measured in full is shown as the short run measured it, if it did.
 pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
+    let short = Results::open(&servers.folder, Size::Short)?;
     let mut page = METHOD.to_owned();
     page.push_str(&circumstances(servers, size).await?);
     page.push_str(&verdict(results)?);
     for cell in plan::cells(size) {
+        let shorter = plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
+        let (cell, results) = match shorter {
+            Some(shorter) if !is_measured(results, &cell)? => (shorter, &short),
+            _ => (cell, results),
+        };
         page.push_str(&section(results, &cell)?);
         if let Some(svg) = picture_of(results, &cell)? {
             fs::write(docs.join(format!("benchmarks/{}.svg", cell.name)), svg)?;
@@ -47,6 +53,15 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     Ok(())
 }
 
+fn is_measured(results: &Results, cell: &Cell) -> Result<bool, Failure> {
+    for who in &cell.contenders {
+        if results.load(cell.name, *who)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn tables(results: &Results, size: Size) -> Result<String, Failure> {
     plan::cells(size).iter().map(|cell| section(results, cell)).collect()
 }
@@ -55,7 +70,11 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     let mut text = String::from("## This run\n\n");
     let line = |name: &str, value: &str| format!("| {name} | {value} |\n");
     text.push_str("| | |\n|---|---|\n");
-    text.push_str(&line("made by", if size == Size::Full { "`make bench FULL=1`" } else { "`make bench`" }));
+    let made_by = match size {
+        Size::Full => "`make bench FULL=1`; what it did not get to is from `make bench`: the sizes are in the titles",
+        Size::Short | Size::Tiny => "`make bench`",
+    };
+    text.push_str(&line("made by", made_by));
     text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
     text.push_str(&line("commit", &said("git", &["describe", "--always", "--dirty"])));
     text.push_str(&line("machine", &machine()));
@@ -124,7 +143,8 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
         text.push_str("Not measured.\n\n");
         return Ok(text);
     }
-    writeln!(text, "Asked for: {}.\n", cell.goal)?;
+    let begun_at: Option<String> = rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).min();
+    writeln!(text, "Asked for: {}. Measured from {} UTC on.\n", cell.goal, begun_at.unwrap_or_default().replace('T', " "))?;
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
     if !ratios.is_empty() {

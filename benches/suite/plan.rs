@@ -71,6 +71,8 @@ pub struct Steady {
     pub is_held: bool,
     /// Tasks of a burst on another topic, due in the middle.
     pub burst: u32,
+    /// Leaves are 2 minutes wide, so that they come and go; and what grows is looked at, as it is while an old snapshot is held.
+    pub is_soak: bool,
 }
 
 /// The first seconds at the full rate, the same for all, not measured.
@@ -150,7 +152,7 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders:
                 nothing hides a slow append.",
         partitions: 8,
         contenders: contenders.to_vec(),
-        job: Job::Steady(Steady { rate, seconds, ahead, pending, is_held: false, burst: 0 }),
+        job: Job::Steady(Steady { rate, seconds, ahead, pending, is_held: false, burst: 0, is_soak: false }),
     }
 }
 
@@ -168,6 +170,7 @@ fn precision(size: Size) -> Cell {
             pending: 0,
             is_held: false,
             burst: 0,
+            is_soak: false,
         }),
         ..lateness(size, "precision", 2_000, 0, &contenders)
     }
@@ -180,7 +183,7 @@ fn neighbour(size: Size) -> Cell {
         title: format!("500 tasks/s on one topic while {burst} are due at one instant on another"),
         goal: "the p99 of the quiet topic at most 50 ms",
         limit: "What the broker and Postgres have left. The burst's claims take turns with the front, and one topic may have only so many tasks in flight.",
-        job: Job::Steady(Steady { rate: 500, seconds, ahead: (1, 3), pending: 0, is_held: false, burst }),
+        job: Job::Steady(Steady { rate: 500, seconds, ahead: (1, 3), pending: 0, is_held: false, burst, is_soak: false }),
         ..lateness(size, "neighbour", 500, 0, &[Who::Nodes(1)])
     }
 }
@@ -269,20 +272,26 @@ fn idle(size: Size) -> Cell {
 }
 
 fn take_over(size: Size, is_kill: bool) -> Cell {
-    let (name, title, goal) = if is_kill {
+    let (name, title, goal, limit) = if is_kill {
         (
             "take-over",
             "One of two nodes is killed (-9) with unsettled work, 500 tasks/s",
             "worst lateness at most the TTL (3 s) and 1 s",
+            "The session's TTL: until it has passed nobody knows that the node is dead.",
         )
     } else {
-        ("leave", "One of two nodes leaves (SIGTERM), 500 tasks/s", "worst lateness at most 100 ms")
+        (
+            "leave",
+            "One of two nodes leaves (SIGTERM), 500 tasks/s",
+            "worst lateness at most 100 ms",
+            "It says that it leaves; the other one claims its shards from its next look at the heartbeats on.",
+        )
     };
     Cell {
         name,
         title: title.to_owned(),
         goal,
-        limit: "The session's TTL: until it has passed nobody knows that the node is dead.",
+        limit,
         partitions: 8,
         contenders: vec![Who::Nodes(2)],
         job: Job::TakeOver { rounds: size.of(1, 2, if is_kill { 10 } else { 5 }), is_kill },
@@ -294,7 +303,7 @@ fn old_snapshot(size: Size) -> Cell {
     let seconds = size.of(3, 30, 300);
     Cell {
         title: format!("5,000 tasks/s for {seconds} s while an old snapshot is held in Postgres"),
-        goal: "the last fifth as the first",
+        goal: "lateness and claims of the last sixth as of the first",
         limit: "Postgres cannot clean up: whoever reads through dead entries slows down. A claim reads only from a slack behind the front.",
         job: Job::Steady(Steady {
             rate: size.of(500, 5_000, 5_000),
@@ -303,6 +312,7 @@ fn old_snapshot(size: Size) -> Cell {
             pending: 0,
             is_held: true,
             burst: 0,
+            is_soak: false,
         }),
         ..lateness(size, "old-snapshot", 5_000, 0, &contenders)
     }
@@ -311,8 +321,8 @@ fn old_snapshot(size: Size) -> Cell {
 fn soak(size: Size) -> Cell {
     let seconds = size.of(4, 40, 1800);
     Cell {
-        title: format!("Soak: 3,000 tasks/s for {seconds} s"),
-        goal: "lateness and memory at the end as at the beginning",
+        title: format!("Soak: 3,000 tasks/s for {seconds} s, leaves of 2 minutes"),
+        goal: "lateness and memory of the last sixth as of the second; dead rows and tables bounded, leaves retired",
         limit: "Nothing grows: leaves are retired, payloads dropped by the hour.",
         job: Job::Steady(Steady {
             rate: size.of(500, 3_000, 3_000),
@@ -321,6 +331,7 @@ fn soak(size: Size) -> Cell {
             pending: 0,
             is_held: false,
             burst: 0,
+            is_soak: true,
         }),
         ..lateness(size, "soak", 3_000, 0, &[Who::Nodes(1)])
     }

@@ -22,7 +22,7 @@ pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Repo
     let mut all: Option<Report> = None;
     for number in 1..=count {
         let place = servers.place(8).await?;
-        let mut running = Running::prepare(servers, &place, Who::Nodes(2)).await?;
+        let mut running = Running::prepare(servers, &place, Who::Nodes(2), &[]).await?;
         running.spawn()?;
         running.ready().await?;
         let report = round(servers, &place, &mut running, is_kill).await?;

@@ -366,6 +366,7 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
         metrics: parts.metrics.clone(),
         stopping: tasks.stopping.clone(),
         batches_max: settler::BATCHES_MAX,
+        is_failing: false,
     };
     tasks.spawn("settle", settler.run());
     let adopter = Adopter {

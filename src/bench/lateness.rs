@@ -1,10 +1,12 @@
 //! How late tasks are at a steady rate, while tasks are submitted at the same rate and many others wait; also the soak, which is the same for hours.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::flow::{self, Next};
 use super::intake::Intake;
-use super::ledger::Range;
+use super::ledger;
 use super::number::{float, ratio};
 use super::report::Report;
 use super::run::{Mark, Run, Setup, fill, millis};
@@ -13,9 +15,9 @@ use super::run::{Mark, Run, Setup, fill, millis};
 pub const SOAK: &str = "soak";
 
 /// Memory is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Where the tasks in the background are due.
-const BACKGROUND: std::ops::Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
+const BACKGROUND: Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -28,7 +30,7 @@ pub struct Plan {
     /// Not measured, though tasks are due at the full rate.
     pub warm_up: Duration,
     /// How far ahead tasks are submitted: anything in this range.
-    pub ahead: std::ops::Range<Duration>,
+    pub ahead: Range<Duration>,
     /// At most so many tasks in one call.
     pub call_max: u32,
     pub lanes: usize,
@@ -54,13 +56,10 @@ pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Resu
     report.rate = ratio(float(report.spans.as_ref().map_or(0, |spans| spans.count)), plan.measured.as_secs_f64());
     if let [first, .., last] = looks.as_slice() {
         report.usage = run.usage(first, last, report.spans.as_ref().map_or(0, |spans| spans.count));
-        if plan.scenario == SOAK {
-            remember_memory(&mut report, &run, first, last);
-        }
     }
     report.fact("answer p50, ms", answers.at(0.5));
     report.fact("answer p99, ms", answers.at(0.99));
-    compare_ends(&mut report, &run, &due);
+    compare_spans(&mut report, &run, plan, &due, &looks);
     Ok(report)
 }
 
@@ -94,7 +93,7 @@ fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration)
 }
 
 /// Looks at the processes at the beginning and the end of what is measured, and now and then in between.
-async fn watch(run: &Run, due: &Range) -> Vec<Mark> {
+async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
     let mut looks = Vec::new();
     let mut at = due.start;
     while at < due.end {
@@ -107,18 +106,38 @@ async fn watch(run: &Run, due: &Range) -> Vec<Mark> {
     looks
 }
 
-fn remember_memory(report: &mut Report, run: &Run, first: &Mark, last: &Mark) {
-    for (when, mark) in [("first", first), ("last", last)] {
-        for (name, bytes) in run.resident(mark) {
-            report.fact(&format!("memory of {name}, {when}, MiB"), float(bytes) / 1_048_576.0);
+/// Spans of what is measured that are held against each other, so that what grows shows, each with its name: the first fifth and the last. A soak has sixths, and
+/// one more after it has settled in: of half an hour, the minutes 0 to 5, 5 to 10 and 25 to 30.
+pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
+    if scenario == SOAK {
+        let sixth = measured / 6;
+        let (first, second) = (Duration::ZERO..sixth, sixth..sixth * 2);
+        return vec![("first sixth", first), ("second sixth", second), ("last sixth", measured - sixth..measured)];
+    }
+    let fifth = measured / 5;
+    vec![("first fifth", Duration::ZERO..fifth), ("last fifth", measured - fifth..measured)]
+}
+
+fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Range, looks: &[Mark]) {
+    for (name, range) in spans(plan.scenario, plan.measured) {
+        let dues = due.start + millis(range.start)..due.start + millis(range.end);
+        report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
+        if plan.scenario == SOAK {
+            let times = (0_u32..).map(|number| LOOK_EVERY * number);
+            let within: Vec<&Mark> = times.zip(looks).filter(|(at, _)| range.contains(at)).map(|(_, look)| look).collect();
+            remember_memory(report, run, name, &within);
         }
     }
 }
 
-/// The first and the last fifth: what grows shows.
-fn compare_ends(report: &mut Report, run: &Run, due: &Range) {
-    let fifth = (due.end - due.start) / 5;
-    for (name, range) in [("first", due.start..due.start + fifth), ("last", due.end - fifth..due.end)] {
-        report.fact(&format!("p99 of the {name} fifth, ms"), run.ledger.lateness(&range).at(0.99));
+/// The mean of the looks.
+fn remember_memory(report: &mut Report, run: &Run, when: &str, looks: &[&Mark]) {
+    let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    for (name, bytes) in looks.iter().flat_map(|look| run.resident(look)) {
+        let (sum, count) = sums.entry(name).or_default();
+        (*sum, *count) = (*sum + float(bytes), *count + 1.0);
+    }
+    for (name, (sum, count)) in sums {
+        report.fact(&format!("memory of {name} in the {when}, MiB"), ratio(sum, count) / 1_048_576.0);
     }
 }

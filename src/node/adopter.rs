@@ -93,16 +93,19 @@ impl Adopter {
             let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
             self.holdings.durable_until(durable_until, &undone);
         }
+        if !comparison.undone.is_empty() {
+            tracing::warn!(batches = comparison.undone.len(), "settles were undone by a crash of Postgres; they are repeated");
+        }
         for (batch, settlement) in comparison.undone {
-            tracing::warn!(%batch, "a settle was undone; it is repeated");
+            tracing::debug!(%batch, "its settle was undone");
             self.undone.put(settlement);
         }
-        for batch in self.suspects.take_in(comparison.unknown) {
-            if !self.to_load.contains(&batch) {
-                tracing::info!(%batch, "found a batch of this node's whose claim was not answered");
-                self.metrics.recovered.inc();
-                self.to_load.push(batch);
-            }
+        let mut found = self.suspects.take_in(comparison.unknown);
+        found.retain(|batch| !self.to_load.contains(batch));
+        if !found.is_empty() {
+            tracing::info!(batches = found.len(), "found batches of this node's whose claims were not answered");
+            self.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
+            self.to_load.extend(found);
         }
         if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
             let adopted = self.adoptions.adopt(BATCHES_MAX).await?;

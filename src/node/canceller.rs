@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::{Metrics, Waiting};
 use super::service::Trouble;
-use crate::domain::TaskId;
+use crate::domain::{TaskId, TaskView};
 use crate::postgres::Error;
 use crate::postgres::cancel;
 use crate::shutdown::{Failure, chain};
@@ -18,7 +18,7 @@ const TRIES_MAX: usize = 5;
 #[derive(Debug)]
 struct Request {
     id: TaskId,
-    answer: oneshot::Sender<Result<bool, Trouble>>,
+    answer: oneshot::Sender<Result<Option<TaskView>, Trouble>>,
 }
 
 /// Where cancels enter.
@@ -35,8 +35,8 @@ impl Canceller {
         (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, metrics, stopping })
     }
 
-    /// Withdraws a task; true when this took it out.
-    pub async fn cancel(&self, id: TaskId) -> Result<bool, Trouble> {
+    /// Withdraws a task; shows it when this took it out.
+    pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         let (answer, answered) = oneshot::channel();
         self.sender.try_send(Request { id, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel_queue" },
@@ -72,10 +72,10 @@ impl Lane {
             }
             let ids: Vec<TaskId> = requests.iter().map(|request| request.id).collect();
             let (cancelled, outcome) = self.cancel(&ids).await;
-            for (request, is_cancelled) in requests.drain(..).zip(cancelled) {
+            for (request, cancelled) in requests.drain(..).zip(cancelled) {
                 let answer = match &outcome {
-                    Err(error) if !is_cancelled => Err(trouble_of(error)),
-                    _ => Ok(is_cancelled),
+                    Err(error) if cancelled.is_none() => Err(trouble_of(error)),
+                    _ => Ok(cancelled),
                 };
                 if request.answer.send(answer).is_err() {
                     tracing::debug!("the canceller did not wait for its answer");
@@ -84,15 +84,15 @@ impl Lane {
         }
     }
 
-    /// Whether each is cancelled for certain, also when not all of it was done.
-    async fn cancel(&mut self, ids: &[TaskId]) -> (Vec<bool>, Result<(), Error>) {
-        let mut cancelled = vec![false; ids.len()];
+    /// Those that are cancelled for certain, also when not all of it was done.
+    async fn cancel(&mut self, ids: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
+        let mut cancelled = vec![None; ids.len()];
         let mut tries = 1;
         loop {
             let (now, outcome) = self.cancels.cancel_group(ids).await;
-            self.metrics.cancelled.inc_by(u64::try_from(now.iter().filter(|now| **now).count()).unwrap_or(u64::MAX));
+            self.metrics.cancelled.inc_by(u64::try_from(now.iter().flatten().count()).unwrap_or(u64::MAX));
             // A repetition finds nothing any more of what was cancelled before it.
-            cancelled.iter_mut().zip(now).for_each(|(cancelled, now)| *cancelled |= now);
+            cancelled.iter_mut().zip(now).filter(|(_, now)| now.is_some()).for_each(|(cancelled, now)| *cancelled = now);
             match outcome {
                 Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
                     tracing::debug!(error = chain(&error), tries, "cancelling a group again");

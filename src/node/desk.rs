@@ -195,18 +195,15 @@ impl Desk {
             return Err(Trouble::Draining);
         }
         for look in 0..LOOKS_MAX {
-            let is_cancelled = self.canceller.cancel(id).await?;
-            let task = match self.look_up(id).await {
-                // It took effect: that there is nothing to show of it now must not sound as if nothing had been done.
-                Err(_) if is_cancelled => return Ok(Cancelled { verdict: Verdict::Cancelled, task: None }),
-                looked_up => looked_up?,
-            };
-            let Some(task) = task else {
+            if let Some(task) = self.canceller.cancel(id).await? {
+                return Ok(Cancelled { verdict: Verdict::Cancelled, task: Some(task) });
+            }
+            // Too late, cancelled before, or never there.
+            let Some(task) = self.look_up(id).await? else {
                 return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
             };
             let verdict = match task.state {
                 TaskState::Cancelled => Verdict::Cancelled,
-                _ if is_cancelled => Verdict::Cancelled,
                 TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
                 // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
                 TaskState::Scheduled if task.attempt > 1 || look + 1 == LOOKS_MAX => Verdict::TooLate,

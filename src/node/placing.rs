@@ -57,7 +57,7 @@ impl Placing {
     pub fn sorter(&self, now: Timestamp) -> Sorter<'_> {
         Sorter {
             shared: &self.shared,
-            may_claim: self.shared.gate.may_claim() && self.shared.holdings.has_room(),
+            may_claim: self.shared.gate.may_claim() && self.shared.holdings.has_room_on_insert(),
             // Before the first look at the leaves everything goes to the far table; the mover brings it back.
             rule: placing::Sorter::new(now, self.window, self.leaves.end().unwrap_or_default()),
         }

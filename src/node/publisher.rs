@@ -279,12 +279,31 @@ impl Publisher {
             tracing::warn!("the producer has lost track of a partition's leader; making a new one");
             self.replace(Retire::Queue)?;
         }
-        let is_useless = |line: &Arc<Line>| line.producer.fatal().is_some() || line.producer.is_stuck();
-        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take_if(|line| is_useless(line));
-        if let Some(line) = alone {
-            self.retire(line, Retire::All);
-        }
+        self.mend_alone();
         Ok(())
+    }
+
+    /// The next record that is to go alone gets a new producer.
+    fn mend_alone(&self) {
+        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(producer) = alone.as_ref().map(|line| &line.producer) else { return };
+        let retire = match producer.fatal() {
+            Some(reason) => {
+                tracing::warn!(reason, "the producer of records that go alone failed; making a new one");
+                Retire::All
+            }
+            // What is on its way may be acknowledged yet.
+            None if producer.is_stuck() => {
+                tracing::warn!("the producer of records that go alone has lost track of a partition's leader; making a new one");
+                Retire::Queue
+            }
+            None => return,
+        };
+        let line = alone.take();
+        drop(alone);
+        if let Some(line) = line {
+            self.retire(line, retire);
+        }
     }
 
     /// Makes a new producer when nobody answers the one there is, though Kafka is there: librdkafka forgets all brokers when one that is just starting

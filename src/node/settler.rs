@@ -11,6 +11,7 @@ use super::metrics::Metrics;
 use super::publisher::Reports;
 use crate::clock::{self, ClusterClock};
 use crate::kill_point::{Point, reach};
+use crate::postgres::Error;
 use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
@@ -35,6 +36,8 @@ pub struct Settler {
     pub stopping: CancellationToken,
     /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
     pub batches_max: usize,
+    /// The last settle failed: said once.
+    pub is_failing: bool,
 }
 
 impl Settler {
@@ -84,36 +87,54 @@ impl Settler {
         let group: Vec<&Settlement> = waiting[..count].iter().map(|(_, settlement)| settlement.as_ref()).collect();
         let began_at = clock::monotonic();
         reach(Point::SettleReady);
-        match self.settles.settle(&group).await {
-            Ok(settled) => {
-                reach(Point::SettleAnswered);
+        let (settled, outcome) = self.settles.settle(&group).await;
+        let is_done = outcome.is_ok();
+        if is_done {
+            reach(Point::SettleAnswered);
+        }
+        // Each statement commits by itself: what is settled is settled, also when a later one failed. When none did, another node adopted what is not among
+        // `settled` while this one was thought dead, or an earlier settle took effect whose answer was lost.
+        let taken: Vec<_> = waiting.drain(..count).collect();
+        let (over, left): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(held, _)| is_done || settled.contains(&held.batch.id));
+        for (held, settlement) in over {
+            if settled.contains(&held.batch.id) {
+                self.metrics.settled.inc_by(as_u64(settlement.task_count()));
+            } else {
+                self.metrics.settled_by_others.inc();
+                tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
+            }
+            self.holdings().settled(&held, settlement, clock::monotonic());
+        }
+        waiting.splice(..0, left);
+        match outcome {
+            Ok(()) => {
                 self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
                 self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
-                for (held, settlement) in waiting.drain(..count) {
-                    if settled.contains(&held.batch.id) {
-                        self.metrics.settled.inc_by(as_u64(settlement.task_count()));
-                    } else {
-                        // Another node adopted it while this one was thought dead, or an earlier settle took effect whose answer was lost.
-                        self.metrics.settled_by_others.inc();
-                        tracing::info!(batch = %held.batch.id, "the batch was settled or adopted before");
-                    }
-                    self.holdings().settled(&held, settlement, clock::monotonic());
+                if count > settled.len() {
+                    tracing::info!(batches = count - settled.len(), "settled or adopted before, by others or unnoticed");
                 }
-                true
-            }
-            Err(error) => {
-                self.metrics.settle_failures.inc();
-                if !error.is_away() {
-                    // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
-                    if count == 1 {
-                        waiting[0].1 = self.settlement_of(&waiting[0].0);
-                        waiting.rotate_left(1);
-                    }
-                    self.batches_max = 1;
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!(waiting = waiting.len(), "batches are settled again");
                 }
-                tracing::warn!(error = chain(&error), batches = count, "settle failed; it will be repeated");
-                false
             }
+            Err(error) => self.failed(&error, count, waiting),
+        }
+        is_done
+    }
+
+    /// `count` batches were to be settled, and those that are not are the first of `waiting` again.
+    fn failed(&mut self, error: &Error, count: usize, waiting: &mut [(Arc<Held>, Arc<Settlement>)]) {
+        self.metrics.settle_failures.inc();
+        if !error.is_away() {
+            // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
+            if let ([(held, settlement), ..], 1) = (&mut *waiting, count) {
+                *settlement = Arc::new(held.settlement(self.clock.now().unwrap_or_default()));
+                waiting.rotate_left(1);
+            }
+            self.batches_max = 1;
+        }
+        if !std::mem::replace(&mut self.is_failing, true) {
+            tracing::warn!(error = chain(error), batches = count, "settle failed; it will be repeated");
         }
     }
 
@@ -125,8 +146,8 @@ impl Settler {
         let undone = self.undone.take();
         for mut settlement in undone {
             Arc::make_mut(&mut settlement).put_off_until(self.clock.now().unwrap_or_default());
-            match self.settles.settle(&[settlement.as_ref()]).await {
-                Ok(_) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
+            match self.settles.settle(&[settlement.as_ref()]).await.1 {
+                Ok(()) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
                 // The next check sees it unsettled again.
                 Err(error) => tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed"),
             }

@@ -1,6 +1,6 @@
 //! Cancels, in groups: who deletes the row of a task has withdrawn it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sqlx::Row;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::connection::Purpose;
 use super::{Connection, Error, Settings};
-use crate::domain::TaskId;
+use crate::domain::{TaskId, TaskState, TaskView, TopicName};
 use crate::kill_point::{Point, reach};
 
 /// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
@@ -48,20 +48,21 @@ impl Canceller {
     }
 
     /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
-    /// the execlog. True: no record of it exists or ever will. False: too late, cancelled before, or never there; a look-up tells.
+    /// the execlog. What is shown of a task: no record of it exists or ever will. `None`: too late, cancelled before, or never there; a look-up tells.
     ///
     /// A group is several statements, each of which commits: what those before an error have cancelled is cancelled, and said so beside the error. Of the
     /// others nothing was done, unless the error is [unknown](Error::is_unknown).
-    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<bool>, Result<(), Error>) {
+    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
-        let mut cancelled: HashMap<TaskId, bool> = firsts.iter().map(|&first| (first, false)).collect();
-        let outcome = self.cancel_each(&mut cancelled).await;
-        (firsts.iter().map(|first| cancelled.get(first).copied().unwrap_or(false)).collect(), outcome)
+        let mut cancelled = HashMap::with_capacity(firsts.len());
+        let outcome = self.cancel_each(firsts, &mut cancelled).await;
+        (firsts.iter().map(|first| cancelled.get(first).cloned()).collect(), outcome)
     }
 
-    async fn cancel_each(&mut self, cancelled: &mut HashMap<TaskId, bool>) -> Result<(), Error> {
+    async fn cancel_each(&mut self, firsts: &[TaskId], cancelled: &mut HashMap<TaskId, TaskView>) -> Result<(), Error> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
-        let mut wanted: Vec<Wanted> = cancelled.keys().map(|&first| Wanted { row: first, first }).collect();
+        let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
+        let mut wanted: Vec<Wanted> = firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
         for _round in 0..ROUNDS_MAX {
             // The far table first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
@@ -83,7 +84,7 @@ impl Canceller {
     async fn delete(
         &mut self,
         wanted: &mut Vec<Wanted>,
-        cancelled: &mut HashMap<TaskId, bool>,
+        cancelled: &mut HashMap<TaskId, TaskView>,
         place: Place,
     ) -> Result<(), Error> {
         if wanted.is_empty() {
@@ -91,10 +92,8 @@ impl Canceller {
         }
         wanted.sort_unstable_by_key(place.order);
         let deleted = self.connection.run(place.what, async |open| delete_rows(open, wanted, place.statement).await).await?;
-        for first in deleted {
-            cancelled.insert(first, true);
-        }
-        wanted.retain(|wanted| !cancelled.get(&wanted.first).copied().unwrap_or(false));
+        cancelled.extend(deleted.into_iter().map(|view| (view.id, view)));
+        wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
         Ok(())
     }
 
@@ -150,7 +149,7 @@ macro_rules! cancel_in {
             select first, id, topic, name, attempt from d
           ),
           f as (delete from task_follow using d where task_follow.first_id = d.first)
-        select first from d"
+        select first, topic, name, attempt from d"
         )
     };
 }
@@ -160,14 +159,29 @@ pub(super) const FAR: Place =
 pub(super) const NEAR: Place =
     Place { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
+/// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up would from now on.
 pub(super) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[Wanted],
     statement: &'static str,
-) -> Result<Vec<TaskId>, sqlx::Error> {
+) -> Result<Vec<TaskView>, sqlx::Error> {
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
     let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
-    let deleted: Vec<Uuid> = sqlx::query_scalar(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
-    Ok(deleted.into_iter().map(TaskId::from_uuid).collect())
+    let deleted = sqlx::query(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
+    deleted.iter().map(cancelled_of).collect()
+}
+
+fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
+    Ok(TaskView {
+        id: TaskId::from_uuid(row.try_get("first")?),
+        topic: TopicName::stored(row.try_get("topic")?),
+        name: row.try_get("name")?,
+        state: TaskState::Cancelled,
+        attempt: row.try_get("attempt")?,
+        receipt: None,
+        kept: None,
+        reason: None,
+        died_at: None,
+    })
 }

@@ -56,7 +56,7 @@ impl CancelMany {
         let wanted = &group.wanted;
         let deleted = self.pool.run(place.what, async |open| delete_rows(open, wanted, place.statement).await).await?;
         group.cancelled_count += u64::try_from(deleted.len()).unwrap_or(u64::MAX);
-        let deleted: std::collections::HashSet<_> = deleted.into_iter().collect();
+        let deleted: std::collections::HashSet<_> = deleted.into_iter().map(|view| view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));
         Ok(())
     }

@@ -273,11 +273,19 @@ impl Settles {
 
     /// Settles batches; the answer holds those that were this node's and unsettled. For the others it was too late: another node adopted them, or an earlier
     /// settle whose answer was lost took effect.
-    pub async fn settle(&mut self, settlements: &[&Settlement]) -> Result<HashSet<BatchId>, Error> {
+    ///
+    /// Several statements, each of which commits: what those before an error have settled is settled, and said so beside the error. Of the others nothing is
+    /// known to have been done.
+    pub async fn settle(&mut self, settlements: &[&Settlement]) -> (HashSet<BatchId>, Result<(), Error>) {
+        let mut settled = HashSet::new();
+        let outcome = self.settle_each(settlements, &mut settled).await;
+        (settled, outcome)
+    }
+
+    async fn settle_each(&mut self, settlements: &[&Settlement], settled: &mut HashSet<BatchId>) -> Result<(), Error> {
         let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| settlement.is_plain());
         let (node, name_retention) = (self.node.uuid(), self.name_retention);
-        let mut settled = HashSet::new();
         if !plain.is_empty() {
             let rows =
                 self.connection.run("settle batches", async |connection| settle_plain(connection, node, &plain).await).await?;
@@ -292,7 +300,7 @@ impl Settles {
                 .await?;
             settled.extend(rows.into_iter().map(BatchId::from_uuid));
         }
-        Ok(settled)
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@ use super::ways::Ways;
 use crate::support::api::client;
 use crate::support::cluster::PARTITIONS;
 use crate::support::ledger::SERIAL_HEADER;
+use crate::support::wait::look_for;
 use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually};
 
 const READY_DEADLINE: Duration = Duration::from_secs(60);
@@ -100,7 +101,8 @@ impl Field {
         field.make_topics().await;
         field.slots = (1..=NODES).map(|number| Slot::start(field.settings(number, &setup.arguments))).collect();
         for slot in &field.slots {
-            slot.wait_ready(&field.http, READY_DEADLINE).await;
+            let what = format!("node {} is ready", slot.number());
+            eventually(&what, READY_DEADLINE, async || slot.is_ready(&field.http).await).await;
         }
         field
     }
@@ -259,11 +261,15 @@ impl Field {
         sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read what waits")
     }
 
-    /// Waits until all nodes are ready.
-    pub async fn wait_ready(&self) {
+    /// Waits until all nodes are ready; says which are not.
+    pub async fn unready(&self) -> Vec<String> {
+        let mut unready = Vec::new();
         for slot in &self.slots {
-            slot.wait_ready(&self.http, READY_DEADLINE).await;
+            if look_for(READY_DEADLINE, async || slot.is_ready(&self.http).await.then_some(())).await.is_none() {
+                unready.push(format!("node {} is not ready {READY_DEADLINE:?} after the last operation", slot.number()));
+            }
         }
+        unready
     }
 }
 

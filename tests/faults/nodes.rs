@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::support::{Node, eventually, now_ms, wait};
+use crate::support::{Node, now_ms, wait};
 
 const LOOK_EVERY_MS: i64 = 50;
 
@@ -137,9 +137,5 @@ impl Slot {
     pub async fn is_ready(&self, http: &reqwest::Client) -> bool {
         let Some(address) = self.address() else { return false };
         http.get(format!("http://{address}/readyz")).send().await.is_ok_and(|answer| answer.status() == 200)
-    }
-
-    pub async fn wait_ready(&self, http: &reqwest::Client, deadline: Duration) {
-        eventually(&format!("node {} is ready", self.number()), deadline, async || self.is_ready(http).await).await;
     }
 }

@@ -147,9 +147,9 @@ impl Kind {
     pub const fn may_duplicate(self) -> bool {
         match self {
             Self::KillNode | Self::FreezeNode | Self::PostgresStop | Self::PostgresImmediate | Self::PostgresCrash => true,
-            Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted => true,
+            Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted | Self::TopicLimit => true,
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => !matches!(server, Server::Etcd),
-            Self::DiskFull | Self::TopicLimit | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
+            Self::DiskFull | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
             Self::ClockStep => false,
         }
     }

@@ -66,7 +66,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         client.await.expect("a client goes on to its end");
     }
     let traffic_ended_at = now_ms();
-    field.wait_ready().await;
+    let unready = field.unready().await;
     caller.wait_idle().await;
     let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
@@ -80,6 +80,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let history = write_down(&field, &ledger, spans, (started_at, ended_at)).await;
     let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
     judgement.violations.extend(undone.map(|what| Violation { rule: Rule::Lost, task: None, what }));
+    judgement.violations.extend(unready.into_iter().map(broken));
     judgement.violations.extend(broken_nodes(&field).await);
     judgement.violations.sort_by_key(|violation| violation.rule);
     Round { plan, history, judgement, folder, took: duration(now_ms() - began), drained_after }
@@ -185,9 +186,12 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
     }
 }
 
+fn broken(what: String) -> Violation {
+    Violation { rule: Rule::BrokenNode, task: None, what }
+}
+
 /// Nodes that ended though nobody has killed them, and what has panicked in them.
 async fn broken_nodes(field: &Field) -> Vec<Violation> {
-    let broken = |what: String| Violation { rule: Rule::BrokenNode, task: None, what };
     let mut violations = Vec::new();
     for slot in &field.slots {
         violations.extend(slot.ended_by_themselves().await.into_iter().map(broken));

@@ -40,7 +40,7 @@ async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
     traffic.stop().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!((findings.duplicates, findings.dead), (Vec::new(), Vec::from(NONE)));
-    assert!(node.log().contains("whose claim was not answered"), "no claim was in doubt: {}", node.log());
+    assert!(node.log().contains("whose claims were not answered"), "no claim was in doubt: {}", node.log());
     eventually("all batches are settled", DEADLINE, async || {
         cluster.count("select count(*) from execlog_batch where settled_at is null").await == 0
     })

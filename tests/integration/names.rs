@@ -275,7 +275,8 @@ impl Claimed {
 
     async fn settle(&self, outcomes: &[Outcome]) {
         let settlement = Settlement::new(&self.batch, outcomes);
-        let settled = Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await.unwrap();
+        let (settled, outcome) = Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await;
+        outcome.unwrap();
         assert_eq!(settled.len(), 1);
     }
 

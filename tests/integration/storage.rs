@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, Timestamp, ids,
+    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
+    ids,
 };
 use punctual::node::keeper::{Keeper, Leaves, Metrics};
 use punctual::postgres::backlog::BacklogCounter;
@@ -144,9 +145,12 @@ impl Database {
         .unwrap();
     }
 
+    async fn view(&self, id: TaskId) -> Option<TaskView> {
+        LookUp::new(&self.settings, &ClusterSettings::DEFAULT, 1).task(id).await.unwrap()
+    }
+
     async fn state(&self, id: TaskId) -> Option<(TaskState, i16)> {
-        let look_up = LookUp::new(&self.settings, &ClusterSettings::DEFAULT, 1);
-        look_up.task(id).await.unwrap().map(|view| (view.state, view.attempt))
+        self.view(id).await.map(|view| (view.state, view.attempt))
     }
 }
 
@@ -445,7 +449,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
 async fn cancel(canceller: &mut Canceller, firsts: &[TaskId]) -> Vec<bool> {
     let (cancelled, outcome) = canceller.cancel_group(firsts).await;
     outcome.unwrap();
-    cancelled
+    cancelled.iter().map(Option::is_some).collect()
 }
 
 #[tokio::test]
@@ -462,7 +466,7 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     let (cancelled, outcome) = canceller.cancel_group(&[near, far]).await;
     database.run("rollback").await;
     assert!(outcome.is_err_and(|error| !error.is_unknown()), "nothing is unknown");
-    assert_eq!(cancelled, [false, true]);
+    assert_eq!(cancelled.iter().map(|view| view.as_ref().map(|view| view.id)).collect::<Vec<_>>(), [None, Some(far)]);
     assert_eq!(cancel(&mut canceller, &[near, far]).await, [true, false]);
 }
 
@@ -484,9 +488,14 @@ async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() 
     }
     let mut canceller = Canceller::new(&database.settings);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
-    let verdicts = cancel(&mut canceller, &wanted).await;
+    let (shown, outcome) = canceller.cancel_group(&wanted).await;
+    outcome.unwrap();
+    let verdicts: Vec<bool> = shown.iter().map(Option::is_some).collect();
     // The row of a follow-up is nobody's id.
     assert_eq!(verdicts, [false, false, true, false, false, true, true, true, true]);
+    for view in shown.into_iter().flatten() {
+        assert_eq!(database.view(view.id).await, Some(view), "a look-up shows the same");
+    }
     assert_eq!(cancel(&mut canceller, &wanted).await, [false; 9]);
     assert_eq!(database.number("select count(*) from execlog_cancelled").await, 4);
     assert_eq!(database.number("select count(*) from task_follow").await, 1);

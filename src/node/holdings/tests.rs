@@ -12,8 +12,12 @@ fn at(seconds: u64) -> Monotonic {
 }
 
 fn holdings(tasks_max: usize) -> Holdings {
-    let settings = topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max: usize::MAX };
-    Holdings::new(Bounds { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX }, Topics::new(settings))
+    within(Bounds { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX })
+}
+
+fn within(bounds: Bounds) -> Holdings {
+    let Bounds { tasks_max, bytes_max, .. } = bounds;
+    Holdings::new(bounds, Topics::new(topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max }))
 }
 
 fn batch(task_count: u64) -> Batch {
@@ -133,4 +137,17 @@ fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
     assert_eq!(silent(due.plus(SECOND), SECOND), 1);
     held.note(0, published());
     assert_eq!(silent(due.plus(SECOND), SECOND), 0, "acknowledged");
+}
+
+#[test]
+fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
+    let holdings = within(Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
+    let rooms = || (holdings.has_room_on_insert(), holdings.has_room_behind_the_front(), holdings.has_room());
+    let mut seen = vec![rooms()];
+    for _ in 0..8 {
+        holdings.hold(batch(1), Past::Fresh, at(0));
+        seen.push(rooms());
+    }
+    let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| seen.iter().map(room).eq((0..9).map(|held| held < count));
+    assert!(until(2, |rooms| rooms.0) && until(6, |rooms| rooms.1) && until(8, |rooms| rooms.2), "{seen:?}");
 }

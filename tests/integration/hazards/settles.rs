@@ -1,6 +1,8 @@
 //! Settles that come twice, or from a node that is no longer the owner.
 
-use punctual::domain::{Batch, NodeId, Outcome, TaskId};
+use std::collections::HashSet;
+
+use punctual::domain::{Batch, NodeId, Outcome, Receipt, TaskId};
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::settle::{Settlement, Settles};
 
@@ -63,12 +65,34 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     let (batch, next) = claimed(&mut stage, owner).await;
     let another = TaskId::new(next.due_at(), next.shard(), rand::random());
     let settles = |node| Settles::new(&stage.settings, node, PATIENCE);
-    assert!(settles(zombie).settle(&[&deferred(&batch, another)]).await.unwrap().is_empty());
-    assert_eq!(settles(owner).settle(&[&deferred(&batch, next)]).await.unwrap().len(), 1);
-    assert!(settles(owner).settle(&[&deferred(&batch, another)]).await.unwrap().is_empty());
+    assert!(settles(zombie).settle(&[&deferred(&batch, another)]).await.0.is_empty());
+    assert_eq!(settles(owner).settle(&[&deferred(&batch, next)]).await.0.len(), 1);
+    assert!(settles(owner).settle(&[&deferred(&batch, another)]).await.0.is_empty());
     assert_eq!(stage.number("select count(*) from task").await, 1);
     let follow = format!("select count(*) from task_follow where row_id = '{next}'");
     assert_eq!(stage.number(&follow).await, 1);
+}
+
+/// Each statement of a settle commits by itself. What was settled before one of them failed must not be settled once more, and then look as if another node had
+/// taken it.
+#[tokio::test]
+async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
+    let mut stage = Stage::new().await;
+    let owner = node();
+    let (plain, _) = claimed(&mut stage, owner).await;
+    let (put_off, next) = claimed(&mut stage, owner).await;
+    let receipt = Receipt { partition: 0, offset: 7, published_at: stage.now().await };
+    let settlements = [deferred(&put_off, next), Settlement::new(&plain, &[Outcome::Published(receipt)])];
+    // The follow-up does not get in.
+    stage.run("begin; lock table task in access exclusive mode").await;
+    let mut settles = Settles::new(&stage.settings, owner, PATIENCE);
+    let (settled, outcome) = settles.settle(&settlements.each_ref()).await;
+    stage.run("rollback").await;
+    assert!(outcome.is_err());
+    assert_eq!(settled, HashSet::from([plain.id]));
+    let (settled, outcome) = settles.settle(&settlements.each_ref()[..1]).await;
+    outcome.unwrap();
+    assert_eq!(settled, HashSet::from([put_off.id]));
 }
 
 /// The rule: a settle names its owner. Without it the one that was declared dead writes its outcomes over the batch that another is publishing.
