@@ -79,7 +79,7 @@ pub enum Scenario {
     Cancel(Cancel),
     /// Tasks without a delay: from the request to the append.
     Immediate(Immediate),
-    /// Lateness for hours, with memory at the beginning and the end.
+    /// Lateness for hours: the first, the second and the last sixth of it beside each other, with the memory of the processes.
     Soak(Soak),
 }
 

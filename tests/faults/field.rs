@@ -1,5 +1,6 @@
 //! What is broken: a cluster of three nodes, each with ways of its own to the servers of a breakable stack, and the consumers of its topics.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,12 +53,26 @@ pub struct Field {
 struct Reader {
     topic: usize,
     incarnation: usize,
-    state: Reading,
+    consumer: Option<Consumer>,
+    /// What consumers before this one have read.
+    put_by: Vec<Record>,
 }
 
-enum Reading {
-    On(Consumer),
-    Ended(Vec<Record>),
+impl Reader {
+    /// Ends the consumer; what it has read is kept.
+    fn put_by(&mut self) {
+        self.put_by = self.all();
+        self.consumer = None;
+    }
+
+    /// Each record that any consumer of this reader has read, once.
+    fn all(&self) -> Vec<Record> {
+        let mut all = self.put_by.clone();
+        let known: HashSet<(i32, i64)> = all.iter().map(|record| (record.partition, record.offset)).collect();
+        let now = self.consumer.as_ref().map(Consumer::records).unwrap_or_default();
+        all.extend(now.into_iter().filter(|record| !known.contains(&(record.partition, record.offset))));
+        all
+    }
 }
 
 impl Setup {
@@ -153,7 +168,7 @@ impl Field {
 
     fn read(&self, topic: usize, incarnation: usize) {
         let consumer = Consumer::start(&self.own.stack.kafka, &self.topic_name(topic), PARTITIONS);
-        self.readers.lock().unwrap().push(Reader { topic, incarnation, state: Reading::On(consumer) });
+        self.readers.lock().unwrap().push(Reader { topic, incarnation, consumer: Some(consumer), put_by: Vec::new() });
     }
 
     pub fn topic_name(&self, topic: usize) -> String {
@@ -171,19 +186,16 @@ impl Field {
     /// What was read of a topic that is deleted is kept; nothing more comes.
     pub fn stop_reading(&self, topic: usize) {
         for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic) {
-            if let Reading::On(consumer) = &reader.state {
-                let records = consumer.records();
-                reader.state = Reading::Ended(records);
-            }
+            reader.put_by();
         }
     }
 
     /// Reads all topics again from their beginnings, with consumers that know nothing: after a restart of Kafka librdkafka may have lost track of a partition's
-    /// leader for good (its issue 5430), as nodes find out as well.
+    /// leader for good (its issue 5430), as nodes find out as well. What was read before is kept: the topic may be deleted before it is read again.
     pub fn read_all_again(&self) {
-        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| matches!(reader.state, Reading::On(_))) {
-            let topic = self.topic_name(reader.topic);
-            reader.state = Reading::On(Consumer::start(&self.own.stack.kafka, &topic, PARTITIONS));
+        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.consumer.is_some()) {
+            reader.put_by();
+            reader.consumer = Some(Consumer::start(&self.own.stack.kafka, &self.topic_name(reader.topic), PARTITIONS));
         }
     }
 
@@ -194,38 +206,32 @@ impl Field {
     }
 
     /// Topic, partition and offset of all that has arrived.
-    pub fn positions(&self) -> std::collections::HashSet<(usize, i32, i64)> {
+    pub fn positions(&self) -> HashSet<(usize, i32, i64)> {
         let readers = self.readers.lock().unwrap();
         let positions = readers.iter().flat_map(|reader| {
-            let of = |records: &[Record]| records.iter().map(|record| (reader.topic, record.partition, record.offset)).collect();
-            let positions: Vec<_> = match &reader.state {
-                Reading::On(consumer) => consumer.look(of),
-                Reading::Ended(records) => of(records),
+            let of = |records: &[Record]| -> Vec<_> {
+                records.iter().map(|record| (reader.topic, record.partition, record.offset)).collect()
             };
-            positions
+            let now = reader.consumer.as_ref().map(|consumer| consumer.look(of)).unwrap_or_default();
+            of(&reader.put_by).into_iter().chain(now)
         });
         positions.collect()
     }
 
+    /// For people: what is being read again counts only once it is more than before.
     pub fn record_count(&self) -> usize {
         let readers = self.readers.lock().unwrap();
-        let counts = readers.iter().map(|reader| match &reader.state {
-            Reading::On(consumer) => consumer.look(<[Record]>::len),
-            Reading::Ended(records) => records.len(),
-        });
-        counts.sum()
+        let now = |reader: &Reader| reader.consumer.as_ref().map_or(0, |consumer| consumer.look(<[Record]>::len));
+        readers.iter().map(|reader| now(reader).max(reader.put_by.len())).sum()
     }
 
     pub fn arrivals(&self) -> Vec<Arrival> {
-        let mut arrivals = Vec::new();
-        for reader in self.readers.lock().unwrap().iter() {
-            let records = match &reader.state {
-                Reading::On(consumer) => consumer.records(),
-                Reading::Ended(records) => records.clone(),
-            };
-            arrivals.extend(records.iter().map(|record| arrival(reader, record)));
-        }
-        arrivals
+        self.readers
+            .lock()
+            .unwrap()
+            .iter()
+            .flat_map(|reader| reader.all().into_iter().map(|record| arrival(reader, &record)))
+            .collect()
     }
 
     // --- what Postgres holds ---
