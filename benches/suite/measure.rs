@@ -150,6 +150,8 @@ impl One<'_> {
                 running.end().await?;
             } else if line == nodes::START {
                 running.spawn()?;
+            } else {
+                println!("   {line}");
             }
             last = line;
         }

@@ -35,7 +35,7 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     let short = Results::open(&servers.folder, Size::Short)?;
     let mut page = METHOD.to_owned();
     page.push_str(&circumstances(servers, size).await?);
-    page.push_str(&verdict(results)?);
+    page.push_str(&verdict(results, &short)?);
     for cell in plan::cells(size) {
         let shorter = plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
         let (cell, results) = match shorter {
@@ -108,10 +108,11 @@ fn said(program: &str, arguments: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether the opponents were what they should be.
-fn verdict(results: &Results) -> Result<String, Failure> {
-    let floor = results.load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
-    let poller = [Who::Poller(10), Who::Poller(100)].into_iter().filter_map(|who| results.load("burst", who).ok()?);
+/// Whether the opponents were what they should be, in this run, or in the short one where this one did not get to them.
+fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
+    let load = |cell, who| Ok::<_, Failure>(results.load(cell, who)?.or(short.load(cell, who)?));
+    let floor = load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
+    let poller = [Who::Poller(10), Who::Poller(100)].into_iter().filter_map(|who| load("burst", who).ok()?);
     let poller = poller.map(|report| report.rate).fold(0.0, f64::max);
     let mut problems = Vec::new();
     match floor {
@@ -143,8 +144,10 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
         text.push_str("Not measured.\n\n");
         return Ok(text);
     }
-    let begun_at: Option<String> = rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).min();
-    writeln!(text, "Asked for: {}. Measured from {} UTC on.\n", cell.goal, begun_at.unwrap_or_default().replace('T', " "))?;
+    let begun_at: Option<String> =
+        rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).filter(|at: &String| !at.is_empty()).min();
+    let begun_at = begun_at.map(|at| format!(" Measured from {} UTC on.", at.replace('T', " "))).unwrap_or_default();
+    writeln!(text, "Asked for: {}.{begun_at}\n", cell.goal)?;
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
     if !ratios.is_empty() {

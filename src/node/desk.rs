@@ -26,7 +26,7 @@ use crate::domain::{
 use crate::kafka::{self, LookUpError};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
-use crate::postgres::names::Names;
+use crate::postgres::names::{Entry, Names};
 use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
 use crate::shutdown::chain;
 
@@ -171,10 +171,8 @@ impl Desk {
 
     /// The task that a name stands for: a name that has expired stands for none, unless its task is still pending.
     pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
-        let entry = self.names.entry(topic, name).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })?;
-        let Some(entry) = entry else { return Ok(None) };
+        let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
         let view = self.look_up(entry.id).await?;
-        let is_pending = |view: &TaskView| matches!(view.state, TaskState::Scheduled | TaskState::Claimed);
         Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
     }
 
@@ -183,10 +181,16 @@ impl Desk {
         if self.is_draining() {
             return Err(Trouble::Draining);
         }
-        match self.look_up_named(topic, name).await? {
-            Some(view) => self.cancel(view.id).await,
-            None => Ok(Cancelled { verdict: Verdict::NotFound, task: None }),
+        let not_found = Cancelled { verdict: Verdict::NotFound, task: None };
+        let Some(entry) = self.entry(topic, name).await? else { return Ok(not_found) };
+        if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
+            return Ok(not_found);
         }
+        self.cancel(entry.id).await
+    }
+
+    async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Trouble> {
+        self.names.entry(topic, name).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })
     }
 
     /// Withdraws a task.
@@ -313,6 +317,10 @@ impl Desk {
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }
+}
+
+fn is_pending(view: &TaskView) -> bool {
+    matches!(view.state, TaskState::Scheduled | TaskState::Claimed)
 }
 
 /// Answers that say for certain that nothing was stored.

@@ -113,8 +113,8 @@ impl Settler {
                 if count > settled.len() {
                     tracing::info!(batches = count - settled.len(), "settled or adopted before, by others or unnoticed");
                 }
-                if std::mem::take(&mut self.is_failing) {
-                    tracing::info!(waiting = waiting.len(), "batches are settled again");
+                if waiting.is_empty() && std::mem::take(&mut self.is_failing) {
+                    tracing::info!("all that waited is settled");
                 }
             }
             Err(error) => self.failed(&error, count, waiting),
