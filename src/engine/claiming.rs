@@ -46,6 +46,10 @@ pub struct Settings {
 pub const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
 /// A claim that takes Postgres longer for its rows, or for those that it leaves where they are, is followed by a smaller one: the front waits for it.
 const SPENT_MAX: Duration = Duration::from_millis(50);
+/// A disk that stalls now and then must not divide the sweeps without end.
+const SWEEP_MIN: Duration = Duration::from_secs(1);
+/// Before that, pieces grow as they will: days of what is parked are not to be walked through by the second.
+const RECENT: Duration = Duration::from_secs(3600);
 /// A range grows or shrinks by at most this factor at a time.
 const FACTOR_MAX: u128 = 16;
 /// One millisecond of ids.
@@ -105,13 +109,17 @@ pub struct Claiming {
     passed: Strips,
     /// Width of the pieces of the last sweep.
     sweep_step: u128,
+    /// No piece of the last hour of a sweep is wider. Pieces grow where nothing is; where an old snapshot keeps the dead rows of minutes, one that has grown would
+    /// hold up the front for seconds.
+    sweep_max: u128,
 }
 
 impl Claiming {
     pub fn new(settings: Settings) -> Self {
         let step = width_of(settings.window);
         let (strips, passed) = (Strips::default(), Strips::default());
-        Self { settings, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: width_of(settings.leaf) }
+        let leaf = width_of(settings.leaf);
+        Self { settings, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
     }
 
     /// Starts anew: after a start, or when the shards have changed. A sweep must follow.
@@ -169,11 +177,29 @@ impl Claiming {
                 strip.step = self.resized(claim.range.width(), taken);
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
-                    self.sweep_step = strip.step;
+                    self.bound_sweep(&mut strip, claim.range.width(), taken);
                 }
                 self.strips.keep(strip);
             }
         }
+    }
+
+    /// A piece of a sweep that took long for next to nothing has met dead rows: no piece of the last hour is wider from then on than a sixteenth of it. A sweep all of whose
+    /// pieces were quick lets those of the next one be twice as wide.
+    fn bound_sweep(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
+        strip.slowest = strip.slowest.max(taken.spent);
+        if taken.spent > SPENT_MAX && taken.got < self.settings.rows_target / 16 {
+            self.sweep_max = self.sweep_max.min(narrowed(width)).max(width_of(SWEEP_MIN));
+        } else if strip.rest.is_empty() && strip.slowest < SPENT_MAX / 2 {
+            self.sweep_max = self.sweep_max.saturating_mul(2).min(width_of(self.settings.leaf));
+        }
+        strip.step = self.bounded(strip.step, strip.rest);
+        self.sweep_step = strip.step;
+    }
+
+    /// What the next piece of a sweep may be, `rest` of which is still to come.
+    fn bounded(&self, step: u128, rest: IdRange) -> u128 {
+        if rest.width() <= width_of(RECENT) { step.min(self.sweep_max) } else { step }
     }
 
     /// The topics that are `full` now: what was passed by for any other is claimed.
@@ -233,6 +259,7 @@ impl Claiming {
             Origin::Strip => {
                 if let Some(mut strip) = self.strips.take_first() {
                     strip.step = narrowed(claim.range.width());
+                    strip.slowest = SPENT_MAX;
                     self.strips.keep(strip);
                 }
             }
@@ -268,7 +295,7 @@ impl Claiming {
             Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
-        self.strips.keep(Strip::new(rest, self.sweep_step, scope, Kind::Sweep));
+        self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
     }
 
     /// Ids that were inserted behind the front by this node: they are claimed at once.

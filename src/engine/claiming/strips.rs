@@ -1,6 +1,7 @@
 //! Ranges of ids that were set aside.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use crate::domain::{IdRange, TopicName};
 
@@ -26,6 +27,8 @@ pub(super) struct Strip {
     pub(super) kind: Kind,
     /// Of what was passed by: the topics that were full then.
     pub(super) full: BTreeSet<TopicName>,
+    /// Postgres's time for the slowest piece so far.
+    pub(super) slowest: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,12 +42,13 @@ pub(super) enum Kind {
 
 impl Strip {
     pub(super) fn new(rest: IdRange, step: u128, scope: Scope, kind: Kind) -> Self {
-        Self { rest, step, scope, kind, full: BTreeSet::new() }
+        Self { rest, step, scope, kind, full: BTreeSet::new(), slowest: Duration::ZERO }
     }
 
     fn take_in(&mut self, other: Self) {
         self.rest = self.rest.joined(other.rest);
         self.full.extend(other.full);
+        self.slowest = self.slowest.max(other.slowest);
         if self.kind != other.kind {
             self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep { Kind::Sweep } else { Kind::Aside };
         }
