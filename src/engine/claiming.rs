@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and a sixteenth of its range is tried. Ids go on below the millisecond (shard, then random bits), so one crowded
+//! large takes nothing and says so, and a sixteenth of its range is tried. A piece that took long, for dead rows for example, is followed by a smaller one, and
+//! the next sweep comes to the same place with small ones. Ids go on below the millisecond (shard, then random bits), so one crowded
 //! millisecond can be divided as well.
 
 mod strips;
@@ -184,8 +185,8 @@ impl Claiming {
         }
     }
 
-    /// A piece of a sweep that took long for next to nothing has met dead rows: no piece of the last hour is wider from then on than a sixteenth of it. A sweep all of whose
-    /// pieces were quick lets those of the next one be twice as wide.
+    /// A piece of a sweep that took long for next to nothing has met dead rows: no piece of the last hour is wider from then on than a sixteenth of it. A sweep all
+    /// of whose pieces were quick lets those of the next one be twice as wide.
     fn bound_sweep(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
         strip.slowest = strip.slowest.max(taken.spent);
         if taken.spent > SPENT_MAX && taken.got < self.settings.rows_target / 16 {

@@ -11,8 +11,7 @@ use super::plan::Kind;
 
 /// What an operation has begun comes to an end a little after it: connections are made anew, answers that were held back arrive.
 const AFTERMATH_MS: i64 = 2000;
-/// A broker that has just started is slow, and so are records that go alone because one beside them was over the topic's limit: what is sent then may be answered
-/// after the publish deadline of the nodes (8 s).
+/// What is sent while all is slow may be answered after the publish deadline of the nodes (8 s).
 const DEADLINE_AFTERMATH_MS: i64 = 10_000;
 
 /// Records beyond the first of each task, by the kind of operation that explains them; and those that none does.
@@ -47,8 +46,7 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
             Kind::TopicLimit => record.topic == super::history::LIMITED,
             _ => true,
         };
-        let is_slow = span.operation.kind.stops_records() || span.operation.kind == Kind::TopicLimit;
-        let aftermath = if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };
+        let aftermath = if span.operation.kind.is_slow_afterwards() { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };
         let goes_on = span.begin <= until && record.at <= span.end + aftermath;
         span.operation.kind.may_duplicate() && is_of_topic && goes_on
     };

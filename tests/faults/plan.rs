@@ -159,6 +159,12 @@ impl Kind {
         matches!(self, Self::KafkaStop | Self::KafkaKill)
     }
 
+    /// True when records take long for a while after it: a broker that has just started is slow, and so are records that go alone because one beside them was over
+    /// the topic's limit.
+    pub const fn is_slow_afterwards(self) -> bool {
+        self.stops_records() || matches!(self, Self::TopicLimit)
+    }
+
     const fn has_node(self) -> bool {
         matches!(self, Self::KillNode | Self::FreezeNode | Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) | Self::ClockStep)
     }
