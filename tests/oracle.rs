@@ -93,7 +93,7 @@ fn publish(history: &mut History, number: u64, topic: usize) -> i64 {
 }
 
 fn cancel(history: &mut History, target: Target, verdict: Verdict) {
-    history.cancels.push(Cancel { node: 1, sent_at: START + 4500, answered_at: START + 4510, target, verdict });
+    history.cancels.push(Cancel { node: 1, sent_at: START + 4850, answered_at: START + 4860, target, verdict });
 }
 
 /// A task that was accepted and cancelled.
@@ -251,6 +251,18 @@ fn a_verdict_that_is_not_what_became_of_the_task_is_wrong() {
 }
 
 #[test]
+fn nobody_is_told_too_late_before_the_window() {
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    cancel(&mut history, Target::Id(id(1)), Verdict::TooLate { id: None, receipt: None });
+    let due_at = history.lines[0].due_at;
+    history.cancels[0].answered_at = due_at - 150;
+    assert_eq!(rules(&history), []);
+    history.cancels[0].answered_at = due_at - 400;
+    assert_eq!(rules(&history), [Rule::WrongVerdict]);
+}
+
+#[test]
 fn a_receipt_says_where_the_record_is_and_when_it_came() {
     let spoil: [fn(&mut Line); 4] = [
         |line| line.position = Some((1, 77)),
@@ -368,6 +380,9 @@ fn named(requests: &[(bool, Outcome)], states: &[(u64, &str)]) -> Vec<Rule> {
         let mut submit = submit(number, STEADY, START + 5000);
         (submit.sent_at, submit.name, submit.is_put) = (START + index as i64, Some("order-1".to_owned()), *is_put);
         submit.outcome = outcome.clone();
+        if matches!(outcome, Outcome::TooLate { .. }) {
+            submit.answered_at = START + 5000;
+        }
         history.submits.push(submit);
     }
     for (number, state) in states {

@@ -299,9 +299,12 @@ impl Claiming {
         self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
     }
 
-    /// Ids that were inserted behind the front by this node: they are claimed at once.
-    pub fn came_late(&mut self, ids: IdRange) {
-        self.strips.keep(Strip::new(ids, ids.width(), Scope::All, Kind::Aside));
+    /// Ids that were inserted behind the front by this node: they are claimed at once, as far as they are due within the window. To the rest the front comes.
+    pub fn came_late(&mut self, ids: IdRange, now: Timestamp) {
+        let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
+        if due.from < due.to {
+            self.strips.keep(Strip::new(due, due.width(), Scope::All, Kind::Aside));
+        }
     }
 
     /// Ranges that were set aside and are claimed in turns.

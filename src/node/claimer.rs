@@ -169,13 +169,20 @@ impl Claimer {
     pub async fn run(mut self) -> Result<(), Failure> {
         let (mut sweeps, mut nudges) = (self.shared.sweep.subscribe(), self.shared.nudge.subscribe());
         let mut wait = self.pace.tick;
+        let mut began_at = clock::monotonic();
         loop {
             tokio::select! {
                 () = self.draining.cancelled() => {
                     self.progress.end(self.index);
                     return Ok(());
                 }
-                changed = nudges.changed() => changed?,
+                changed = nudges.changed() => {
+                    changed?;
+                    if !self.shared.holdings.has_room_on_insert() {
+                        // Each insert nudges now: claims that follow at once would make batches as small as those that there is no room for.
+                        clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
+                    }
+                }
                 changed = sweeps.changed() => {
                     changed?;
                     self.sweeping.ask();
@@ -184,7 +191,7 @@ impl Claimer {
             }
             self.progress.tick(self.index);
             self.take_in_shards();
-            let began_at = clock::monotonic();
+            began_at = clock::monotonic();
             wait = match self.turn().await {
                 Ok(next) => {
                     self.retry = RETRY_MIN;
@@ -275,7 +282,7 @@ impl Claimer {
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
         if self.index == 0 {
             for ids in self.shared.late.take() {
-                self.claiming.came_late(ids);
+                self.claiming.came_late(ids, now);
             }
         }
         self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));

@@ -79,7 +79,7 @@ impl Placing {
         let (Some((due_at, ids)), Some(now)) = (near, self.shared.clock.now()) else { return };
         let front = now.plus(self.window);
         if due_at <= front {
-            // What does not fit in is found by the sweep.
+            // What does not fit in is found by the sweep. Who takes them leaves out what is due beyond the window.
             self.shared.late.put_unless_full(ids, LATE_MAX);
             self.shared.nudge();
         }

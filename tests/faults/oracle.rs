@@ -18,6 +18,9 @@ const AROUND_MS: i64 = 15_000;
 /// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
+/// The window of the cluster: nothing is claimed before it, so nobody is told `too_late` before it; and what the clocks of nodes may be wrong by.
+const WINDOW_MS: i64 = 200 + 100;
+
 /// Which promise is broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
@@ -378,6 +381,21 @@ impl<'a> Case<'a> {
         for cancel in &history.cancels {
             self.check_cancel(cancel);
         }
+        for put in &history.submits {
+            if let Outcome::TooLate { id } = put.outcome
+                && let Some(wrong) = self.check_in_time(id, put.answered_at)
+            {
+                self.add(Rule::WrongVerdict, Some(id), wrong);
+            }
+        }
+    }
+
+    /// Who asks before the window is in time.
+    fn check_in_time(&self, id: Uuid, answered_at: i64) -> Option<String> {
+        let submit = self.tasks.get(&id)?.submit?;
+        let Outcome::Accepted { due_at, .. } = submit.outcome else { return None };
+        let before = due_at - answered_at;
+        (before > WINDOW_MS).then(|| format!("told `too_late` {before} ms before it was due"))
     }
 
     fn check_cancel(&mut self, cancel: &Cancel) {
@@ -399,6 +417,7 @@ impl<'a> Case<'a> {
                 // One that was deferred because it certainly never left may be withdrawn after all, by a later cancel.
                 let is_cancelled = task.is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
                 let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
+                let wrong = wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
                 (id, wrong.or_else(|| task.zip(*receipt).and_then(|(task, receipt)| self.check_told(task, receipt))))
             }
             // Cancels by name are held against the other requests of the name.

@@ -87,7 +87,7 @@ async fn a_single_node_takes_up_again_what_it_held_when_it_was_killed() {
     let ledger = Arc::new(Ledger::default());
     let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
     consumer.wait_count(200, DEADLINE).await;
-    let orphans = cluster.kill_with_unsettled_work(&mut node).await;
+    let (_, orphans) = cluster.kill_with_unsettled_work(&mut node).await;
     traffic.stop().await;
     let _again = cluster.node().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;

@@ -16,7 +16,7 @@ use super::consumer::Consumer;
 use super::database::Database;
 use super::node::{Node, program};
 use super::stack::Stack;
-use super::wait::{eventually, eventually_some};
+use super::wait::{eventually, eventually_some, now_ms};
 
 /// Enough for parallel consumers to differ, few enough to be cheap.
 pub const PARTITIONS: i32 = 3;
@@ -263,17 +263,18 @@ impl Cluster {
         sqlx::query_scalar(query).bind(owner).fetch_all(&self.sql).await.expect("read the unsettled batches")
     }
 
-    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; returns their ids.
-    pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> Vec<Uuid> {
+    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; when it froze, in milliseconds since the epoch, and their ids.
+    pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> (i64, Vec<Uuid>) {
         let id = node.id().await;
-        let mut orphans = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
+        let (frozen_at, mut orphans) = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
             // Frozen first: what is seen then is still so when it dies.
+            let frozen_at = now_ms();
             node.freeze();
             let unsettled = self.unsettled(id).await;
             if unsettled.is_empty() {
                 node.thaw();
             }
-            (!unsettled.is_empty()).then_some(unsettled)
+            (!unsettled.is_empty()).then_some((frozen_at, unsettled))
         })
         .await;
         node.kill().await;
@@ -281,7 +282,7 @@ impl Cluster {
         orphans.extend(self.unsettled(id).await);
         orphans.sort_unstable();
         orphans.dedup();
-        orphans
+        (frozen_at, orphans)
     }
 }
 

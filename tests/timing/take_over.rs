@@ -28,8 +28,7 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let victim_id = victim.id().await;
     let orphaned = survivor.assignment().await[&victim_id].clone();
     assert!(!orphaned.is_empty());
-    let killed_at = now_ms();
-    let in_flight = cluster.kill_with_unsettled_work(&mut victim).await;
+    let (killed_at, in_flight) = cluster.kill_with_unsettled_work(&mut victim).await;
     let is_after = |record: &Record| record.timestamp > killed_at + TAKE_OVER_MS + 3000;
     consumer.wait_for("records of after the take-over", DEADLINE, |records| records.iter().any(is_after)).await;
     traffic.stop().await;

@@ -198,12 +198,24 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
 }
 
 #[test]
+fn what_came_late_is_claimed_up_to_the_window_and_no_further() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let window = i64::try_from(SETTINGS.window.as_millis()).unwrap();
+    claiming.came_late(IdRange { from: id(10, 1), to: id(900, 1) }, at(0));
+    let claim = claiming.next_of_strips().unwrap();
+    assert_eq!((claim.range.from, claim.range.to), (id(10, 1), floor_of(at(window))));
+    claiming.took(&claim, &taken(1));
+    claiming.came_late(IdRange { from: id(window, 1), to: id(window + 500, 1) }, at(0));
+    assert_eq!(claiming.strip_count(), 0, "all of it is due beyond the window");
+}
+
+#[test]
 fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
     let mut busy = Busy::new(&[(1, 0)]);
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
     // The late ranges do not touch each other.
     for n in 0..2_000 {
-        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) });
+        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
         busy.tick(at(0));
     }
     assert!(busy.claiming.passed_count() + busy.claiming.strip_count() < 70 * 2);
