@@ -182,13 +182,13 @@ pub async fn start(
     let core = core(settings, &parts, cluster, leaves, tasks)?;
     preload(&parts, &core).await;
     start_claimers(settings, &parts, cluster, &core, tasks);
-    start_settling(settings, &parts, &core, tasks);
     let placing = Placing {
         shared: Arc::clone(&core.shared),
         leaves: Arc::clone(&core.leaves),
         wheel: core.wheel.clone(),
         window: cluster.window,
     };
+    start_settling(settings, &parts, &core, &placing, tasks);
     let intake = start_intake(settings, &parts, &placing, &names, tasks);
     let (lists, bulks) = lists_and_bulks(settings, &parts, &cluster, &placing);
     let replacer = Replacer { placing, replaces: Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX) };
@@ -356,10 +356,11 @@ fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, 
     }
 }
 
-fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks) {
+fn start_settling(settings: &Settings, parts: &Parts, core: &Core, placing: &Placing, tasks: &Tasks) {
     let undone = Arc::new(Undone::default());
     let settler = Settler {
         settles: Settles::new(&parts.postgres, parts.node, settings.retention.names),
+        placing: placing.clone(),
         reports: Arc::clone(&core.publisher.reports),
         clock: Arc::clone(&core.clock),
         undone: Arc::clone(&undone),
@@ -392,6 +393,7 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, tasks: &Tasks
         silence_max: SILENCE_MAX,
         clock: Arc::clone(&core.clock),
         stopping: tasks.stopping.clone(),
+        is_failing: false,
     };
     tasks.spawn("topics", topic_keeper.run());
 }

@@ -77,9 +77,10 @@ impl ClientContext for Context {
         // While nothing answers, that has been said already; its reasons are repeated at each attempt to connect.
         let is_told = is_trouble && !self.contact.is_lost();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        match said.allow(facility, clock::monotonic()) {
-            Some(unsaid) if is_told => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
-            _ => tracing::debug!(target: "librdkafka", facility, "{line}"),
+        // A line that is not to be told uses up nobody's turn.
+        match is_told.then(|| said.allow(facility, clock::monotonic())).flatten() {
+            Some(unsaid) => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
+            None => tracing::debug!(target: "librdkafka", facility, "{line}"),
         }
     }
 

@@ -93,7 +93,7 @@ impl Metrics {
         registry.register("punctual_partitions", "Partitions that are attached (of the table task: leaves)", attached.clone());
         registry.register(
             "punctual_partitions_ahead_seconds",
-            "How far ahead of now partitions are attached without a gap; at 0 tasks can no longer be accepted or claimed",
+            "How far ahead of now partitions are attached without a gap; at 0 new tasks go to the far table (of task), or nothing can be claimed (of the execlog)",
             ahead_seconds.clone(),
         );
         registry.register(
@@ -178,8 +178,9 @@ impl Keeper {
     /// One round: what is to come is made, and far tasks are moved.
     pub async fn round(&mut self) -> Result<(), Error> {
         let made = self.make_all().await;
-        made?;
-        self.move_far().await
+        // A table whose partitions cannot be made must not keep far tasks from the leaves that are there.
+        let moved = self.move_far().await;
+        made.and(moved)
     }
 
     /// Makes partitions; true when those of this moment are there for all tables. Before that a node may neither claim nor insert: it would be refused.

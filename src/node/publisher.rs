@@ -54,6 +54,7 @@ pub struct Reports {
 struct Line {
     producer: Producer,
     is_retired: Arc<AtomicBool>,
+    pulse: Mutex<Pulse>,
 }
 
 /// What is to become of the records that a producer has when it is replaced.
@@ -87,7 +88,6 @@ pub struct Publisher {
     alone: Mutex<Option<Arc<Line>>>,
     /// Replaced, and not yet closed.
     retired: Mutex<Vec<Arc<Line>>>,
-    pulse: Mutex<Pulse>,
     may_publish: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -222,8 +222,7 @@ impl Publisher {
         let made = line(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
         let together = RwLock::new(Arc::new(made));
         let (alone, retired) = (Mutex::new(None), Mutex::new(Vec::new()));
-        let pulse = Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() });
-        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, pulse, may_publish })
+        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, may_publish })
     }
 
     pub fn may_publish(&self) -> bool {
@@ -256,12 +255,11 @@ impl Publisher {
         if !self.may_publish() {
             return Ok(());
         }
-        let waiting = self.reports.alone.take();
-        if waiting.is_empty() {
+        if self.reports.alone.is_empty() {
             return Ok(());
         }
         let line = self.line_alone()?;
-        for (held, index) in waiting {
+        for (held, index) in self.reports.alone.take() {
             if self.hand_over(&line.producer, &held, index) == Handed::Full {
                 self.reports.alone.put((held, index));
             }
@@ -312,19 +310,32 @@ impl Publisher {
     /// # Errors
     /// When no new producer can be made.
     pub async fn check(&self) -> Result<(), kafka::Error> {
-        let line = self.current();
-        if !self.is_suspect(&line) || line.producer.is_answered(ANSWER_DEADLINE).await || !self.contact.is_held() {
-            return Ok(());
+        // Acknowledgements are counted for all producers together, and nearly all are of this one. What it has does not tell that the other one is well.
+        if self.is_unanswered(&self.current(), self.contact.acknowledged_count()).await {
+            tracing::warn!("no broker answers the producer, though Kafka is there; making a new one");
+            self.replace(Retire::All)?;
         }
-        tracing::warn!("no broker answers the producer, though Kafka is there; making a new one");
-        self.replace(Retire::All)
+        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(alone) = alone else { return Ok(()) };
+        if self.is_unanswered(&alone, 0).await {
+            tracing::warn!("no broker answers the producer of records that go alone, though Kafka is there; making a new one");
+            // Unless another one has taken its place meanwhile.
+            let line = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take_if(|line| Arc::ptr_eq(line, &alone));
+            if let Some(line) = line {
+                self.retire(line, Retire::All);
+            }
+        }
+        Ok(())
     }
 
-    /// True at most once in [`PULSE_MAX`].
-    fn is_suspect(&self, line: &Line) -> bool {
+    async fn is_unanswered(&self, line: &Line, acknowledged: u64) -> bool {
+        self.is_suspect(line, acknowledged) && !line.producer.is_answered(ANSWER_DEADLINE).await && self.contact.is_held()
+    }
+
+    /// True at most once in [`PULSE_MAX`]: for so long records have waited, and no more were `acknowledged`.
+    fn is_suspect(&self, line: &Line, acknowledged: u64) -> bool {
         let now = clock::monotonic();
-        let acknowledged = self.contact.acknowledged_count();
-        let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pulse = line.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         let is_alive = acknowledged != pulse.acknowledged || line.producer.in_flight() == 0 || !self.contact.is_held();
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
         if is_alive || is_suspect {
@@ -400,6 +411,8 @@ impl Publisher {
                 Handed::Over
             }
             Err(SendError::Full) => Handed::Full,
+            // It takes nothing any more and is about to be replaced: its successor gets the record.
+            Err(SendError::Failed(_)) if producer.fatal().is_some() => Handed::Full,
             Err(SendError::Failed(fate)) => {
                 self.reports.failed(Arc::clone(held), index, fate, false);
                 Handed::Over
@@ -433,7 +446,7 @@ fn line(
         move || clock.now().unwrap_or_default(),
     );
     let producer = Producer::new(settings, mode, contact.clone(), metrics.clone(), hooks)?;
-    Ok(Line { producer, is_retired })
+    Ok(Line { producer, is_retired, pulse: Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() }) })
 }
 
 /// The low half is the place in the batch, the high half the slot.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::holdings::{Held, Holdings};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
+use super::placing::Placing;
 use super::publisher::Reports;
 use crate::clock::{self, ClusterClock};
 use crate::kill_point::{Point, reach};
@@ -29,6 +30,7 @@ pub type Undone = Mailbox<Arc<Settlement>>;
 #[derive(Debug)]
 pub struct Settler {
     pub settles: Settles,
+    pub placing: Placing,
     pub reports: Arc<Reports>,
     pub clock: Arc<ClusterClock>,
     pub undone: Arc<Undone>,
@@ -99,6 +101,8 @@ impl Settler {
         for (held, settlement) in over {
             if settled.contains(&held.batch.id) {
                 self.metrics.settled.inc_by(as_u64(settlement.task_count()));
+                // After an outage of Postgres they may be stored when they are long due.
+                self.placing.look_after(settlement.follow_up_bounds());
             } else {
                 self.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
@@ -148,8 +152,13 @@ impl Settler {
             Arc::make_mut(&mut settlement).put_off_until(self.clock.now().unwrap_or_default());
             match self.settles.settle(&[settlement.as_ref()]).await.1 {
                 Ok(()) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
-                // The next check sees it unsettled again.
-                Err(error) => tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed"),
+                // The next check sees it unsettled again, and so it does all that are left when Postgres is away.
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed");
+                    if error.is_away() {
+                        break;
+                    }
+                }
             }
         }
     }

@@ -12,8 +12,8 @@ use super::publisher::Publisher;
 use crate::clock::{self, ClusterClock};
 use crate::domain::TopicName;
 use crate::engine::topics::{Action, Sight};
-use crate::kafka::{LookUpError, Topics};
-use crate::shutdown::Failure;
+use crate::kafka::{self, LookUpError, Topics};
+use crate::shutdown::{Failure, chain};
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -26,20 +26,27 @@ pub struct TopicKeeper {
     pub silence_max: Duration,
     pub clock: Arc<ClusterClock>,
     pub stopping: CancellationToken,
+    /// The last turn could not mend the producers: that is said once.
+    pub is_failing: bool,
 }
 
 impl TopicKeeper {
     /// Runs until the node stops.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(mut self) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = self.publisher.reports.topic_actions.arrival() => {}
                 () = clock::sleep(INTERVAL) => {}
             }
-            self.publisher.mend()?;
-            self.publisher.check().await?;
-            self.publisher.publish_alone()?;
+            match self.mend().await {
+                Ok(()) => self.is_failing = false,
+                // A file that is half written, or threads that have run out, need not be so at the next turn.
+                Err(error) if !std::mem::replace(&mut self.is_failing, true) => {
+                    tracing::warn!(error = chain(&error), "no new producer could be made; it is tried again");
+                }
+                Err(_) => {}
+            }
             self.publisher.tidy().await;
             self.publisher.reports.try_again();
             let has_broker = self.shared.gate.has_broker();
@@ -55,6 +62,12 @@ impl TopicKeeper {
             join_all(actions.into_iter().map(|action| self.act(action))).await;
             self.show();
         }
+    }
+
+    async fn mend(&self) -> Result<(), kafka::Error> {
+        self.publisher.mend()?;
+        self.publisher.check().await?;
+        self.publisher.publish_alone()
     }
 
     async fn act(&self, action: Action) {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
-use crate::domain::{Batch, BatchId, NodeId, Outcome, TaskId, Timestamp, span::Reach};
+use crate::domain::{Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, span::Reach};
 
 const PURPOSE: Purpose = Purpose {
     name: "settle",
@@ -184,6 +184,13 @@ impl Settlement {
 
     pub fn task_count(&self) -> usize {
         self.outcomes.len()
+    }
+
+    /// The new rows of deferred tasks: the first due time, and the range of their ids.
+    pub fn follow_up_bounds(&self) -> Option<(Timestamp, IdRange)> {
+        let ids = || self.follow_ups.iter().map(|follow_up| follow_up.id);
+        let (from, last) = (ids().min()?, ids().max()?);
+        Some((TaskId::from_uuid(from).due_at(), IdRange { from, to: Uuid::from_u128(last.as_u128().saturating_add(1)) }))
     }
 }
 

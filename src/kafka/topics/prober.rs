@@ -50,7 +50,7 @@ pub(super) struct Prober {
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
-    /// Since when the client has had no answer, or was made.
+    /// Since when this client has asked and had no answer. What the producers are answered does not count: they are clients of their own.
     unanswered_since: Option<Monotonic>,
     acknowledged_count: u64,
 }
@@ -109,7 +109,7 @@ impl Prober {
     /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked when it is time.
     fn watch(&mut self) {
         if self.has_new_acknowledgements() && !self.contact.is_doubted() {
-            return self.answered();
+            return self.acknowledged();
         }
         if !self.is_probe_due() {
             return;
@@ -132,20 +132,27 @@ impl Prober {
         std::mem::replace(&mut self.acknowledged_count, count) != count
     }
 
+    /// This client has had an answer.
     fn answered(&mut self) {
+        self.unanswered_since = None;
+        self.acknowledged();
+    }
+
+    /// A producer has had one: there is contact, and of this client it says nothing.
+    fn acknowledged(&mut self) {
         let now = clock::monotonic();
         self.probed_at = Some(now);
-        self.unanswered_since = None;
         self.contact.hold(now);
     }
 
     fn unanswered(&mut self, reason: &str) {
-        if self.has_new_acknowledgements() {
-            return self.answered();
-        }
         let now = clock::monotonic();
-        self.probed_at = Some(now);
-        self.contact.lose(reason);
+        if self.has_new_acknowledgements() {
+            self.acknowledged();
+        } else {
+            self.probed_at = Some(now);
+            self.contact.lose(reason);
+        }
         if now.since(*self.unanswered_since.get_or_insert(now)) >= RENEW_AFTER {
             tracing::debug!("no answer for long: making a new Kafka admin client");
             self.unanswered_since = None;
