@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::placing::{Place, Placing, bounds_of, clamp};
+use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, NewTask, TaskId, TaskState};
@@ -33,8 +33,10 @@ pub struct NamedStore {
 }
 
 impl NamedStore {
-    /// Stores those of `tasks` whose name is new, and answers for each, in order. When this fails some may be stored all the same: repeated, they are
-    /// answered as new again, for their entries hold their ids.
+    /// Stores those of `tasks` whose name is new, and answers for each, in order.
+    ///
+    /// # Errors
+    /// When nothing is known of any of them. What fails later is the answer of those alone that nothing is known of yet: the others are stored.
     pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         clamp(tasks, self.placing.now());
         let leaders = leaders(tasks);
@@ -42,22 +44,43 @@ impl NamedStore {
         let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
         open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
         let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
+        let mut refusal = Refusal::Unavailable { reason: "the name was taken and freed again and again".to_owned() };
         for _round in 0..ROUNDS_MAX {
-            let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
-            let stored = self.insert(&group).await?;
-            let mut lost = Vec::new();
-            for (index, state) in open.into_iter().zip(stored) {
-                match state {
-                    Some(state) => answers[index] = Some(Accepted { id: tasks[index].id, state, is_new: true }),
-                    None => lost.push(index),
-                }
-            }
-            open = self.find(tasks, lost, &mut answers).await?;
             if open.is_empty() {
                 break;
             }
+            if let Err(error) = self.round(tasks, &mut open, &mut answers).await {
+                if answers.iter().all(Option::is_none) {
+                    return Err(error);
+                }
+                refusal = refusal_of(&error);
+                // What gave way to another transaction is tried again.
+                if matches!(error, Error::GaveWay { .. }) {
+                    continue;
+                }
+                if matches!(refusal, Refusal::Unknown { .. }) {
+                    let count = leaders.iter().filter(|leader| answers[**leader].is_none()).count();
+                    self.placing.shared.metrics.submit_unknown.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+                }
+                break;
+            }
         }
-        Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers)).collect())
+        Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers).ok_or_else(|| refusal.clone())).collect())
+    }
+
+    /// Stores those of the `open` tasks whose name is new, and looks up the others; what is still `open` then has to be tried again, or is what failed.
+    async fn round(&mut self, tasks: &[NewTask], open: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
+        let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
+        let stored = self.insert(&group).await?;
+        let mut lost = Vec::new();
+        for (&index, state) in open.iter().zip(stored) {
+            match state {
+                Some(state) => answers[index] = Some(Accepted { id: tasks[index].id, state, is_new: true }),
+                None => lost.push(index),
+            }
+        }
+        *open = lost;
+        self.find(tasks, open, answers).await
     }
 
     /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is taken.
@@ -112,15 +135,15 @@ impl NamedStore {
         }
     }
 
-    /// Answers for those whose name is known; what is left has to be tried again.
-    async fn find(&self, tasks: &[NewTask], lost: Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<Vec<usize>, Error> {
+    /// Answers for those of the `lost` whose name is known, and leaves the others in it.
+    async fn find(&self, tasks: &[NewTask], lost: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
         if lost.is_empty() {
-            return Ok(lost);
+            return Ok(());
         }
         let wanted: Vec<(&str, &str)> = lost.iter().map(|index| key_of(&tasks[*index])).collect();
         let known = self.names.known(&wanted).await?;
         let mut again = Vec::new();
-        for (index, known) in lost.into_iter().zip(known) {
+        for (&index, known) in lost.iter().zip(known) {
             match known {
                 Some(known) => {
                     let is_new = known.id == tasks[index].id;
@@ -130,7 +153,8 @@ impl NamedStore {
                 None => again.push(index),
             }
         }
-        Ok(again)
+        *lost = again;
+        Ok(())
     }
 }
 
@@ -148,11 +172,10 @@ fn of_place(places: &[Place], wanted: Place) -> Vec<bool> {
     places.iter().map(|place| *place == wanted).collect()
 }
 
-fn answer_of(index: usize, leaders: &[usize], answers: &[Option<Accepted>]) -> Result<Accepted, Refusal> {
+fn answer_of(index: usize, leaders: &[usize], answers: &[Option<Accepted>]) -> Option<Accepted> {
     let leader = leaders[index];
     let is_repeated = leader != index;
-    let accepted = answers[leader].clone().map(|accepted| Accepted { is_new: accepted.is_new && !is_repeated, ..accepted });
-    accepted.ok_or_else(|| Refusal::Unavailable { reason: "the name was taken and freed again and again".to_owned() })
+    answers[leader].clone().map(|accepted| Accepted { is_new: accepted.is_new && !is_repeated, ..accepted })
 }
 
 #[cfg(test)]
@@ -173,8 +196,8 @@ mod tests {
         assert_eq!(leaders, [0, 1, 0, 3, 0]);
         let first = Accepted { id: tasks[0].id, state: TaskState::Scheduled, is_new: true };
         let answers = [Some(first.clone()), None, None, None, None];
-        assert_eq!(answer_of(0, &leaders, &answers), Ok(first.clone()));
-        assert_eq!(answer_of(4, &leaders, &answers), Ok(Accepted { is_new: false, ..first }));
-        assert!(matches!(answer_of(1, &leaders, &answers), Err(Refusal::Unavailable { .. })));
+        assert_eq!(answer_of(0, &leaders, &answers), Some(first.clone()));
+        assert_eq!(answer_of(4, &leaders, &answers), Some(Accepted { is_new: false, ..first }));
+        assert_eq!(answer_of(1, &leaders, &answers), None);
     }
 }
