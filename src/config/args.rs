@@ -88,8 +88,9 @@ pub(super) struct Log {
 pub(super) struct Database {
     /// Where the tasks are kept: postgres://user:password@host:port/database. Required, here or as a file.
     ///
-    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP. Percent-encode special characters of the password. Whoever may list the
-    /// processes of this machine sees flags: prefer the variable or the file.
+    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP. `?sslmode=verify-full&sslrootcert=/path/ca.pem` asks for TLS and checks the
+    /// server's certificate. Percent-encode special characters of the password. Whoever may list the processes of this machine sees flags: prefer the variable or
+    /// the file.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
     pub database_url: Option<Secret>,
     /// A file that holds the URL instead, and nothing else.
@@ -168,6 +169,8 @@ pub(super) struct Node {
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
     /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is the only one and owns all shards.
+    ///
+    /// https:// trusts the machine's certificates, or those of the file that the variable SSL_CERT_FILE names. The node shows none of its own.
     #[arg(long, env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
     pub etcd: Option<String>,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.

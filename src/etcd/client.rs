@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Client, ConnectOptions, TlsOptions};
 use thiserror::Error;
 
 use super::settings::Settings;
@@ -55,12 +55,16 @@ impl Endpoints {
     pub(super) async fn next(&mut self) -> Result<Client, Error> {
         let pulse = self.settings.pulse();
         // A follower that has lost its leader must refuse, not stay silent; and a connection that is dead must be found so by the client itself.
-        let options = ConnectOptions::new()
+        let mut options = ConnectOptions::new()
             .with_connect_timeout(self.settings.deadline())
             .with_keep_alive(pulse * 2, pulse * 2)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let endpoint = self.settings.endpoint(self.next).to_owned();
+        if endpoint.starts_with("https://") {
+            // Without roots of its own the driver trusts nobody.
+            options = options.with_tls(TlsOptions::new().with_native_roots());
+        }
         self.next = self.next.wrapping_add(1);
         within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options))).await
     }

@@ -23,7 +23,7 @@ impl Metrics {
         registry.register("punctual_etcd_members", "Nodes with a key in etcd, as last seen", metrics.members.clone());
         registry.register(
             "punctual_etcd_failures",
-            "Failed calls to etcd, repeated until they succeed",
+            "Tries to hold the session, or the watch, that failed; both are repeated for ever",
             metrics.failures.clone(),
         );
         metrics
