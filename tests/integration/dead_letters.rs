@@ -33,7 +33,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     let node = cluster.node().await;
     let api = node.api();
     let consumer = cluster.consumer(&topic);
-    let start = now_ms() + 3000;
+    let start = now_ms() + 8000;
     let text = "x".repeat(100_000);
     let doomed: Vec<Value> = (0..3)
         .map(|n| json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": { "h": "1" } }))

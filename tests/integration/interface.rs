@@ -82,7 +82,7 @@ fn folder() -> PathBuf {
 
 /// Makes dead letters: records that their topic takes when they are submitted, and does not take any more when they are due. It takes them again afterwards.
 async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: &mut Oracle) -> Vec<String> {
-    let task = json!({ "topic": topic, "delay": "3s", "payload_text": "x".repeat(5000) });
+    let task = json!({ "topic": topic, "delay": "6s", "payload_text": "x".repeat(5000) });
     let body = json!({ "tasks": vec![task; DEAD_COUNT] }).to_string();
     let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
     cluster.alter_topic(topic, &[("max.message.bytes", "1000")]).await;

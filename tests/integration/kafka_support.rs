@@ -19,6 +19,8 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::{Receiver, channel};
 
+use crate::support::eventually;
+
 /// Key, payload and headers of a record.
 pub type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, Headers);
 
@@ -121,6 +123,15 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
     }
     let results = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
     assert!(results.iter().all(Result::is_ok), "{results:?}");
+    // The controller has answered; brokers learn of the topic a moment later.
+    eventually("the topic has leaders", REPORT_DEADLINE, async || {
+        let metadata = admin.inner().fetch_metadata(Some(name.as_str()), Duration::from_secs(5));
+        metadata.is_ok_and(|all| {
+            let mut topics = all.topics().iter();
+            topics.all(|topic| topic.error().is_none() && topic.partitions().iter().all(|partition| partition.leader() >= 0))
+        })
+    })
+    .await;
 }
 
 pub fn task_id(number: usize) -> TaskId {

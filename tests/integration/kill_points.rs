@@ -264,7 +264,7 @@ impl Stage {
         let first = victim.api().submit(&self.numbered(0, json!({ "delay": delay, "name": "n" }))).await;
         self.ledger.accept(&first, None);
         let path = format!("/v1/topics/{}/tasks/n", self.topic);
-        let new = json!({ "delay": "10s", "payload_text": "new" });
+        let new = json!({ "delay": "25s", "payload_text": "new" });
         self.lose(victim.api(), Method::PUT, &path, &new).await;
         self.await_death(&mut victim).await;
         let live = "select (select count(*) from task) + (select count(*) from task_far)";

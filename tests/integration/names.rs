@@ -66,7 +66,7 @@ async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String,
     for state in ["published", "expired"] {
         add(state, json!({ "delay": 0, "payload_text": "first" }));
     }
-    add("dead", json!({ "delay": "3s", "payload_text": long }));
+    add("dead", json!({ "delay": "8s", "payload_text": long }));
     let mut firsts = node.api().submit_all(&tasks).await;
     for name in names("cancelled") {
         assert_eq!(node.api().by_name(Method::DELETE, topic, &name, None).await.verdict(), "cancelled");

@@ -71,6 +71,7 @@ async fn check(cluster: &Cluster, ledger: &Ledger, consumer: &crate::support::Co
     assert_eq!(findings.dead, NONE, "an outage of {service} is no reason to give up a task");
     if service == "etcd" {
         assert_eq!(findings.duplicates, NONE, "nobody was declared dead");
-        assert!(findings.lateness_at(0.99) < 1000, "{} ms late without etcd", findings.lateness_at(0.99));
+        // Who waits for a session to come back is late for all of the outage.
+        assert!(findings.lateness_at(0.99) < 3000, "{} ms late without etcd", findings.lateness_at(0.99));
     }
 }

@@ -48,7 +48,9 @@ impl Database {
 
     /// With leaves of a quarter of an hour, an hour ahead.
     async fn with_long_leaves() -> (Self, Rules) {
-        Self::with_leaves(seconds(900), seconds(3600)).await
+        let (database, rules) = Self::with_leaves(seconds(900), seconds(3600)).await;
+        // The leaf that ends just now is not the test's.
+        (database, Rules { leaf_grace: seconds(3600), ..rules })
     }
 
     async fn with_leaves(leaf: Duration, horizon: Duration) -> (Self, Rules) {
@@ -174,7 +176,12 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 1));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((again.applied, again.changed, again.partitions_made), (vec![], vec![], 0));
+    assert_eq!((again.applied, again.changed), (vec![], vec![]));
+    assert!(
+        again.partitions_made <= 2,
+        "{}: more than those of a quarter of an hour that began meanwhile",
+        again.partitions_made
+    );
     assert_eq!(schema::check(&database.settings).await.unwrap().cluster, ClusterSettings::DEFAULT);
     // Of the columns that hold much, none is left to pglz.
     let slow = "select count(*) from pg_attribute a join pg_type t on t.oid = a.atttypid
@@ -200,7 +207,9 @@ async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     assert_eq!(migrate(small).await.unwrap().cluster.shards, ShardCount::new(8).unwrap());
     let wider = ClusterWishes { horizon: Some(seconds(7200)), ..ClusterWishes::default() };
     let report = migrate(wider).await.unwrap();
-    assert_eq!((report.changed.len(), report.cluster.shards.get(), report.partitions_made), (1, 8, 4), "{:?}", report.changed);
+    assert_eq!((report.changed.len(), report.cluster.shards.get()), (1, 8), "{:?}", report.changed);
+    // An hour of leaves, and what begins meanwhile.
+    assert!((4..=6).contains(&report.partitions_made), "{}", report.partitions_made);
     let other_shards = ClusterWishes { shards: Some(16), ..ClusterWishes::default() };
     assert!(matches!(migrate(other_shards).await, Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))));
     let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };

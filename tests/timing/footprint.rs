@@ -61,13 +61,13 @@ async fn a_million_pending_tasks_cost_no_memory_and_no_time() {
     let many = measure("million", 1_000_000).await;
     eprintln!("1,000 pending: {few:?}\n1,000,000 pending: {many:?}");
     assert!(many.memory - few.memory <= 20 * MIB, "{} MiB more", (many.memory - few.memory) / MIB);
-    let slower = many.claim_ms - few.claim_ms;
-    assert!(
-        slower <= 1.0 || many.claim_ms <= few.claim_ms * 1.2,
-        "{:.2} ms instead of {:.2} ms a claim",
-        many.claim_ms,
-        few.claim_ms
-    );
+    let is_slower = |base: f64| many.claim_ms - base > 1.0 && many.claim_ms > base * 1.2;
+    if is_slower(few.claim_ms) {
+        // Or is it the machine that became slower meanwhile? Then it still is.
+        let again = measure("thousand-again", 1_000).await;
+        let base = few.claim_ms.max(again.claim_ms);
+        assert!(!is_slower(base), "{:.2} ms instead of {base:.2} ms a claim", many.claim_ms);
+    }
 }
 
 #[derive(Debug)]

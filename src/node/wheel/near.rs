@@ -173,7 +173,7 @@ mod tests {
         elsewhere: Vec<(u64, Slice)>,
         /// Each record: its task, and the moment at which it was handed over.
         handed: Vec<(TaskId, u64)>,
-        /// Of the answers that have come: when the stamp was taken.
+        /// Of the answers that have come: when they were asked for. One that was asked for before a step may be overtaken.
         stamps: Vec<u64>,
     }
 
@@ -207,7 +207,7 @@ mod tests {
                     let stamp =
                         Stamp { at: self.plan.server.at(taken), asked_at: monotonic(asked), arrived_at: monotonic(arrived) };
                     self.clock.take_in(stamp);
-                    self.stamps.push(taken);
+                    self.stamps.push(asked);
                 }
             }
             for (at, dues) in self.plan.batches.clone() {
@@ -244,7 +244,7 @@ mod tests {
             for (id, at) in &self.handed[from..] {
                 let bound = self.bound(*at).unwrap();
                 prop_assert!(id.due_at() <= bound, "due at {:?}, the clock's lower bound is {bound:?}", id.due_at());
-                if self.stamps.iter().any(|taken| *taken >= self.plan.server.last_step_before(*at)) {
+                if self.stamps.iter().any(|asked| *asked >= self.plan.server.last_step_before(*at)) {
                     let early = id.due_at().micros_after(self.plan.server.at(*at));
                     prop_assert!(early <= self.unsure(), "{id:?} is early by {early} us");
                 }

@@ -109,10 +109,13 @@ async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_i
     let mut reader = stage.another().await;
     run(&mut reader, "begin; lock table only task in access share mode").await;
     stage.insert(&leaf.name(), leaf.start, 1).await;
-    let mut detacher = stage.another().await;
-    run(&mut detacher, "set statement_timeout = '200ms'").await;
-    let cut_off = try_run(&mut detacher, &detach(Parent::Task, leaf)).await.unwrap_err();
-    assert_eq!(code_of(&cut_off).as_deref(), Some("57014"), "the statement timeout");
+    let detaching = in_background(stage.another().await, detach(Parent::Task, leaf));
+    stage.wait_detaching().await;
+    let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity
+                  where datname = current_database() and query ilike 'alter table%detach%' and pid <> pg_backend_pid()";
+    assert_eq!(stage.number(cancel).await, 1);
+    let cut_off = detaching.await.unwrap().unwrap_err();
+    assert_eq!(code_of(&cut_off).as_deref(), Some("57014"), "as by a timeout");
     run(&mut reader, "commit").await;
     assert_eq!(stage.number("select count(*) from task").await, 0, "the task is out of sight");
     let refused = try_run(&mut stage.sql, &detach(Parent::Task, other)).await.unwrap_err();
