@@ -1,5 +1,6 @@
 //! docs/benchmarks.md and its pictures, from what was measured.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -153,11 +154,9 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     if !ratios.is_empty() {
         writeln!(text, "\n{ratios}")?;
     }
+    text.push_str(&facts_side_by_side(&rows));
     for (who, report) in &rows {
-        let facts: Vec<String> = report.facts.iter().map(|(name, value)| format!("{name} {}", shown(*value))).collect();
-        if !facts.is_empty() {
-            writeln!(text, "\n{}: {}.", who.label(), facts.join("; "))?;
-        }
+        text.push_str(&facts_over_time(who, report));
     }
     writeln!(text, "\nWhat limits it: {}\n", cell.limit)?;
     Ok(text)
@@ -179,6 +178,56 @@ fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
         let cpu = if parts.is_empty() { "-".to_owned() } else { format!("{} = **{}**", parts.join(" + "), shown(sum)) };
         let counts = format!("{}, {}, {}", report.counts.early, report.counts.lost, report.counts.duplicates);
         text.push_str(&format!("| {} | {spans} | {:.0} | {cpu} | {counts} |\n", who.label(), report.rate));
+    }
+    text
+}
+
+/// The parts of a long run, by which a fact that is told of each of them is named.
+const SIXTHS: [&str; 3] = ["first sixth", "second sixth", "last sixth"];
+
+/// A fact's name without the part of the run that it is told of, and that part.
+fn without_sixth(name: &str) -> Option<(String, usize)> {
+    let (at, sixth) = SIXTHS.iter().enumerate().find_map(|(at, sixth)| Some((at, name.split_once(sixth)?)))?;
+    let (before, after) = sixth;
+    let before = before.strip_suffix(" of the ").or_else(|| before.strip_suffix(" in the "))?;
+    Some((format!("{before}{after}"), at))
+}
+
+/// What else is told of the contenders: a row for each of them.
+fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in rows.iter().flat_map(|(_, report)| report.facts.keys()) {
+        if !names.contains(&name.as_str()) && without_sixth(name).is_none() {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n| | {} |\n|---{}|\n", names.join(" | "), "|---".repeat(names.len()));
+    for (who, report) in rows {
+        let cells: Vec<String> =
+            names.iter().map(|name| report.facts.get(*name).map_or("-".to_owned(), |value| shown(*value))).collect();
+        text.push_str(&format!("| {} | {} |\n", who.label(), cells.join(" | ")));
+    }
+    text
+}
+
+/// What is told of a contender for several parts of a long run: a column for each part, so that what grows shows.
+fn facts_over_time(who: &Who, report: &Report) -> String {
+    let mut facts: BTreeMap<String, [Option<f64>; SIXTHS.len()]> = BTreeMap::new();
+    for (name, value) in &report.facts {
+        if let Some((name, at)) = without_sixth(name) {
+            facts.entry(name).or_default()[at] = Some(*value);
+        }
+    }
+    if facts.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n| {} | {} |\n|---{}|\n", who.label(), SIXTHS.join(" | "), "|---".repeat(SIXTHS.len()));
+    for (name, values) in facts {
+        let cells = values.map(|value| value.map_or("-".to_owned(), shown));
+        text.push_str(&format!("| {name} | {} |\n", cells.join(" | ")));
     }
     text
 }

@@ -92,6 +92,10 @@ pub fn cells(size: Size) -> Vec<Cell> {
         }
     }
     let ours = [Who::Nodes(1)];
+    if size == Size::Full {
+        // The million between the two is that of `lateness-2k`.
+        cells.push(lateness(size, "pending-100k", 2_000, 100_000, &ours));
+    }
     cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), &ours));
     for (name, partitions, title) in [("partitions-1", 1, "one partition"), ("partitions-64", 64, "64 partitions")] {
         let title = format!("Lateness on a topic of {title}, 2,000 tasks/s");

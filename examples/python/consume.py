@@ -17,6 +17,12 @@ consumer = Consumer({
     "enable.auto.commit": False,
 })
 consumer.subscribe([os.environ.get("TOPIC", "demo")])
+
+
+def text(data):
+    return "nothing" if data is None else data.decode()  # a record may come without a key, and a tombstone comes without a value
+
+
 left = int(sys.argv[1]) if len(sys.argv) > 1 else -1
 seen = OrderedDict()  # in real life: a table with a unique key, written in the transaction of what the task does
 
@@ -29,9 +35,9 @@ while left != 0:
     headers = dict(record.headers() or [])
     task = headers["punctual-task-id"]
     if task in seen:
-        print(f"{record.key().decode()}: seen before, skipped")
+        print(f"{text(record.key())}: seen before, skipped")
     else:
-        print(f"{record.key().decode()}: {record.value().decode()}")
+        print(f"{text(record.key())}: {text(record.value())}")
         seen[task] = True
         if len(seen) > REMEMBERED:
             seen.popitem(last=False)

@@ -151,8 +151,8 @@ problem_types! {
         then: "Ask another node, or this one after `Retry-After` seconds: it is safe."
     }
     Unavailable(503, "unavailable", "A server that is needed is away") {
-        when: "Postgres is away, or Kafka is and the topic is not known to this node, or the answer took too long. Nothing was done.",
-        then: "Repeat the request after `Retry-After` seconds: it is safe."
+        when: "Postgres is away, or Kafka is and the topic is not known to this node, or Kafka does not let this node see the topic, or the answer took too long; `detail` says which. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds: it is safe. Where `detail` speaks of authorization that does not help: check the topic's name, and the node's right to describe it."
     }
     OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
         when: "The answer of the database was lost, or took too long: what was asked for may have been done, or may be done yet.",

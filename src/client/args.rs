@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use self::manual::{EXIT_CODES, with_codes};
+use self::manual::{EXIT_CODES, LOOK_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadCommand, DeadDelete, DeadList, DeadRedrive, List, Part, Range};
 
 use crate::domain::TaskId;
@@ -144,7 +144,7 @@ pub struct Payload {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::SHOW_EXAMPLES))]
+#[command(after_help = LOOK_EXIT_CODES, after_long_help = with_codes(manual::SHOW_EXAMPLES, LOOK_EXIT_CODES))]
 pub struct Show {
     /// The task's id, as it was answered when the task was submitted.
     #[arg(value_name = "ID", required_unless_present = "name", conflicts_with_all = ["topic", "name"])]
@@ -160,7 +160,7 @@ pub struct Show {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::CANCEL_EXAMPLES))]
+#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES))]
 pub struct Cancel {
     /// The task's id, as it was answered when the task was submitted.
     #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]

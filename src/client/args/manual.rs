@@ -10,6 +10,15 @@ Exit codes:
   5  too late to cancel or to replace
   6  unknown: it may have been done; the message says whether it is safe to repeat";
 
+/// Of commands that only look.
+pub const LOOK_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: the message says what would be right
+  2  wrong usage
+  3  not shown: the node cannot be reached, is busy, or lacks a server; try again
+  4  show: no such task";
+
 pub const SUBMIT_USAGE: &str = "\
 punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]
        punctual submit <FILE|-> [OPTIONS]";
@@ -66,6 +75,6 @@ Examples:
   punctual dead delete 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
 
 /// Examples, and the exit codes.
-pub fn with_codes(examples: &str) -> String {
-    format!("{examples}\n\n{EXIT_CODES}")
+pub fn with_codes(examples: &str, codes: &str) -> String {
+    format!("{examples}\n\n{codes}")
 }
