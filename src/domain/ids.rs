@@ -135,6 +135,12 @@ impl IdRange {
         Self { from: floor_of(from), to: floor_of(to) }
     }
 
+    /// The narrowest range that holds all of `ids`; `None` when there are none.
+    pub fn spanning(ids: impl IntoIterator<Item = TaskId>) -> Option<Self> {
+        let each = ids.into_iter().map(|id| Self { from: id.0, to: Uuid::from_u128(id.0.as_u128().saturating_add(1)) });
+        each.reduce(|all, one| all.joined(one))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.from >= self.to
     }
@@ -230,6 +236,15 @@ mod tests {
             let id = TaskId::new(Timestamp::from_millis(due), Shard::new(4095), random);
             prop_assert_eq!(range.contains(id.uuid()), (from..to).contains(&due));
         }
+    }
+
+    #[test]
+    fn a_range_over_ids_holds_the_first_and_the_last() {
+        let ids = [5, 3, 9].map(|millis| TaskId::new(Timestamp::from_millis(millis), Shard::new(1), 7));
+        let range = IdRange::spanning(ids).unwrap();
+        assert!(ids.iter().all(|id| range.contains(id.uuid())));
+        assert_eq!((range.from, range.width()), (ids[1].uuid(), ids[2].uuid().as_u128() - ids[1].uuid().as_u128() + 1));
+        assert_eq!(IdRange::spanning([]), None);
     }
 
     #[test]

@@ -302,7 +302,7 @@ impl Claiming {
     /// Ids that were inserted behind the front by this node: they are claimed at once, as far as they are due within the window. To the rest the front comes.
     pub fn came_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
-        if due.from < due.to {
+        if !due.is_empty() {
             self.strips.keep(Strip::new(due, due.width(), Scope::All, Kind::Aside));
         }
     }

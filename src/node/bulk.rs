@@ -193,10 +193,7 @@ impl Bulks {
 
     /// Sees to it that new rows are claimed at once; answers how many they are.
     fn put_back(&self, rows: &[TaskId]) -> u64 {
-        if let (Some(first), Some(last)) = (rows.iter().min(), rows.iter().max()) {
-            let to = uuid::Uuid::from_u128(last.uuid().as_u128().saturating_add(1));
-            self.placing.look_after(Some((first.due_at(), IdRange { from: first.uuid(), to })));
-        }
+        self.placing.look_after(IdRange::spanning(rows.iter().copied()));
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         self.metrics.redriven.inc_by(count);
         count

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::Waiting;
 use super::named_store::NamedStore;
-use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
 use crate::clock;
-use crate::domain::{BatchBuilder, BatchId, NewTask, TaskState};
+use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
@@ -310,7 +310,7 @@ impl PlainStore {
         }
         let began_at = clock::monotonic();
         let answer = self.submits.store(&group).await;
-        let near = bounds_of(&group.near);
+        let near = IdRange::spanning(group.near.iter().map(|task| task.id));
         match answer {
             Ok(stamp) => {
                 reach(Point::InsertCommitted);

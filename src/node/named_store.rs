@@ -12,10 +12,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
 use crate::clock;
-use crate::domain::{BatchBuilder, BatchId, NewTask, TaskId, TaskState};
+use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::names::Names;
@@ -124,7 +124,7 @@ impl NamedStore {
             let each = tasks.iter().zip(places).filter(|(task, place)| **place == wanted && won.contains(&task.id));
             each.map(|(task, _)| *task).collect()
         };
-        self.placing.look_after(bounds_of(&winners(Place::Near)));
+        self.placing.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
         let Some(batch) = batch else { return };
         // In the order of the statement's arrays.
         let claimed = winners(Place::Claimed);

@@ -9,7 +9,7 @@ use super::keeper::Leaves;
 use super::service::Refusal;
 use super::wheel::Entrance;
 use crate::clock;
-use crate::domain::{Batch, IdRange, NewTask, Timestamp};
+use crate::domain::{Batch, IdRange, NewTask, TaskId, Timestamp};
 use crate::engine::placing;
 pub use crate::engine::placing::Place;
 use crate::postgres::Error;
@@ -75,10 +75,9 @@ impl Placing {
     }
 
     /// What was stored behind the front, or close before it, is not left to chance.
-    pub fn look_after(&self, near: Option<(Timestamp, IdRange)>) {
-        let (Some((due_at, ids)), Some(now)) = (near, self.shared.clock.now()) else { return };
-        let front = now.plus(self.window);
-        if due_at <= front {
+    pub fn look_after(&self, ids: Option<IdRange>) {
+        let (Some(ids), Some(now)) = (ids, self.shared.clock.now()) else { return };
+        if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.window) {
             // What does not fit in is found by the sweep. Who takes them leaves out what is due beyond the window.
             self.shared.late.put_unless_full(ids, LATE_MAX);
             self.shared.nudge();
@@ -91,15 +90,6 @@ pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
     for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
         task.id = task.id.due_at_least(now.floor_millis());
     }
-}
-
-/// The lowest due time of `tasks`, and the range of those of their ids that are due within the next second of it.
-pub fn bounds_of(tasks: &[&NewTask]) -> Option<(Timestamp, IdRange)> {
-    let lowest = tasks.iter().map(|task| task.id).min()?;
-    let soon = lowest.due_at().plus(Duration::from_secs(1));
-    let highest = tasks.iter().map(|task| task.id).filter(|id| id.due_at() <= soon).max()?;
-    let to = uuid::Uuid::from_u128(highest.uuid().as_u128().saturating_add(1));
-    Some((lowest.due_at(), IdRange { from: lowest.uuid(), to }))
 }
 
 /// What the submitter of a task is told when Postgres did not store it.

@@ -252,10 +252,7 @@ impl Publisher {
 
     /// Hands over alone the records whose batch was refused. Those that do not fit in come next time.
     pub fn publish_alone(&self) -> Result<(), kafka::Error> {
-        if !self.may_publish() {
-            return Ok(());
-        }
-        if self.reports.alone.is_empty() {
+        if !self.may_publish() || self.reports.alone.is_empty() {
             return Ok(());
         }
         let line = self.line_alone()?;

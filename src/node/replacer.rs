@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::placing::{Place, Placing, bounds_of, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp, refusal_of};
 use super::service::{Placed, Refusal};
 use crate::clock;
-use crate::domain::{NewTask, TaskId, TaskState};
+use crate::domain::{IdRange, NewTask, TaskId, TaskState};
 use crate::postgres::Error;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Entry;
@@ -67,8 +67,8 @@ impl Replacer {
         let replacement = self.replaces.replace(task, is_far, over).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
             self.placing.shared.metrics.submitted.inc();
-            let near = if is_far { None } else { bounds_of(&[task]) };
-            self.placing.look_after(near);
+            let near = (!is_far).then_some(task.id);
+            self.placing.look_after(IdRange::spanning(near));
         }
         Ok(replacement)
     }

@@ -102,7 +102,7 @@ impl Settler {
             if settled.contains(&held.batch.id) {
                 self.metrics.settled.inc_by(as_u64(settlement.task_count()));
                 // After an outage of Postgres they may be stored when they are long due.
-                self.placing.look_after(settlement.follow_up_bounds());
+                self.placing.look_after(settlement.follow_up_ids());
             } else {
                 self.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");

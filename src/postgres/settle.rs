@@ -186,11 +186,9 @@ impl Settlement {
         self.outcomes.len()
     }
 
-    /// The new rows of deferred tasks: the first due time, and the range of their ids.
-    pub fn follow_up_bounds(&self) -> Option<(Timestamp, IdRange)> {
-        let ids = || self.follow_ups.iter().map(|follow_up| follow_up.id);
-        let (from, last) = (ids().min()?, ids().max()?);
-        Some((TaskId::from_uuid(from).due_at(), IdRange { from, to: Uuid::from_u128(last.as_u128().saturating_add(1)) }))
+    /// The ids of the new rows of deferred tasks.
+    pub fn follow_up_ids(&self) -> Option<IdRange> {
+        IdRange::spanning(self.follow_ups.iter().map(|follow_up| TaskId::from_uuid(follow_up.id)))
     }
 }
 
