@@ -23,7 +23,7 @@ use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
 use crate::results::Results;
-use crate::servers::{Place, Servers};
+use crate::servers::{Place, Servers, WRITE_BACK, write_back};
 use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
@@ -53,9 +53,10 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
                 is_warm = true;
             }
             let started_at = Instant::now();
-            let report = one(servers, results, size, cell, *who)
+            let mut report = one(servers, results, size, cell, *who)
                 .await
                 .map_err(|failure| format!("{}, {}: {failure}", cell.name, who.label()))?;
+            report.settings.insert(WRITE_BACK.to_owned(), write_back());
             results.store(cell.name, *who, &report)?;
             println!("   {}: {} ({:.0} s)", who.label(), short(&report), started_at.elapsed().as_secs_f64());
         }

@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
-use crate::servers::Servers;
+use crate::servers::{Servers, WRITE_BACK};
 
 /// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is not the floor: 7 to 11, a quarter more or less.
 const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
@@ -148,7 +148,7 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     let begun_at: Option<String> =
         rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).filter(|at: &String| !at.is_empty()).min();
     let begun_at = begun_at.map(|at| format!(" Measured from {} UTC on.", at.replace('T', " "))).unwrap_or_default();
-    writeln!(text, "Asked for: {}.{begun_at}\n", cell.goal)?;
+    writeln!(text, "Asked for: {}.{begun_at}{}\n", cell.goal, written_back(&rows))?;
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
     if !ratios.is_empty() {
@@ -160,6 +160,14 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     }
     writeln!(text, "\nWhat limits it: {}\n", cell.limit)?;
     Ok(text)
+}
+
+/// How the kernel wrote back while these were measured.
+fn written_back(rows: &[(Who, Report)]) -> String {
+    let mut ways: Vec<&str> = rows.iter().filter_map(|(_, report)| report.settings.get(WRITE_BACK)).map(String::as_str).collect();
+    ways.sort_unstable();
+    ways.dedup();
+    if ways.is_empty() { String::new() } else { format!(" The kernel's write-back: {}.", ways.join("; ")) }
 }
 
 fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {

@@ -10,6 +10,9 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::Failure;
 
+/// The setting of a report under which [`write_back`] is told.
+pub const WRITE_BACK: &str = "write-back";
+
 pub struct Servers {
     database_url: String,
     pub kafka: String,
@@ -123,6 +126,20 @@ impl Servers {
             .set("request.timeout.ms", millis(Duration::from_secs(20)))
             .create()?)
     }
+}
+
+/// From how much on, and how often, this machine's kernel writes back what programs wrote without waiting for it (`vm.dirty_*`): what it does in one go, a
+/// commit waits for. Empty where the kernel does not tell.
+pub fn write_back() -> String {
+    let value =
+        |name: &str| -> Option<u64> { std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok() };
+    let (Some(bytes), Some(percent), Some(centis)) =
+        (value("background_bytes"), value("background_ratio"), value("writeback_centisecs"))
+    else {
+        return String::new();
+    };
+    let from = if bytes > 0 { format!("{} MiB", bytes >> 20) } else { format!("{percent} % of the memory") };
+    format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
 }
 
 fn millis(span: Duration) -> String {
