@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
@@ -102,6 +103,14 @@ pub struct Running {
     intake: Intake,
 }
 
+/// Nobody but that thread sees whether Kafka is there.
+async fn watch_prober(topics: kafka::Topics, stopping: CancellationToken) -> Result<(), Failure> {
+    tokio::select! {
+        () = stopping.cancelled() => Ok(()),
+        () = topics.failure() => Err("the thread that asks Kafka about topics has panicked".into()),
+    }
+}
+
 impl Parts {
     pub fn new(
         settings: &Settings,
@@ -113,6 +122,7 @@ impl Parts {
         let kafka = kafka_settings::of(settings);
         let kafka_metrics = kafka::Metrics::register(registry);
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
+        tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = etcd::Metrics::register(registry);
         let etcd = match &settings.etcd {
             None => None,
@@ -334,6 +344,7 @@ fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, 
         tick: settings.tick,
         // A claim has taken 80 to 130 ms on a bad disk: a window of 200 ms still hides it.
         tick_calm: (cluster.window / 4).clamp(settings.tick, TICK_MAX),
+        // The first claim of what comes then is small: 120 ms are left for it.
         tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
         loop_count: settings.claim_loops,
     };

@@ -8,6 +8,7 @@ use crate::config::Settings;
 use crate::domain::ClusterWishes;
 use crate::etcd;
 use crate::node::service::{Missing, Service};
+use crate::postgres::Error;
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks, chain};
 
@@ -27,7 +28,12 @@ pub async fn wait_for_postgres(
     let mut pause = RETRY_MIN;
     let mut is_said = false;
     loop {
-        let error = match try_postgres(settings, parts).await {
+        let tried = tokio::select! {
+            tried = try_postgres(settings, parts) => tried,
+            // What a migration has begun is rolled back with its connection.
+            () = tasks.draining.cancelled() => return Ok(None),
+        };
+        let error = match tried {
             Ok(checked) => return Ok(Some(checked)),
             Err(error) => error,
         };
@@ -56,12 +62,12 @@ enum Attempt {
 async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| match &error {
-            MigrateError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
+            MigrateError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
             _ => Attempt::Refused(chain(&error)),
         })?;
     }
     let checked = schema::check(&parts.postgres).await.map_err(|error| match &error {
-        CheckError::Postgres(cause) if cause.is_away() => Attempt::Away(chain(&error)),
+        CheckError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
         _ => Attempt::Refused(chain(&error)),
     })?;
     let window = checked.cluster.window;
@@ -72,6 +78,11 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
         )));
     }
     Ok(checked)
+}
+
+/// Postgres is away, or another node holds a lock: it may be migrating, and that may take longer than a wait for a lock.
+fn passes(error: &Error) -> bool {
+    error.is_away() || matches!(error, Error::GaveWay { .. })
 }
 
 fn missing(parts: &Parts, reason: String) -> Vec<Missing> {

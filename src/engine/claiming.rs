@@ -55,6 +55,8 @@ const RECENT: Duration = Duration::from_secs(3600);
 const FACTOR_MAX: u128 = 16;
 /// One millisecond of ids.
 const MILLISECOND: u128 = 1 << 80;
+/// A range no wider is passed by when it has to give way: of a crowd of 100,000 in one millisecond it holds 400.
+const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,7 +177,9 @@ impl Claiming {
                     return self.passed.join(strip);
                 }
                 self.pass_by(claim, taken);
-                strip.step = self.resized(claim.range.width(), taken);
+                let width = claim.range.width();
+                let wished = self.resized(width, taken);
+                strip.step = if claim.range.to < strip.locked_before { wished.min(width) } else { wished };
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
                     self.bound_sweep(&mut strip, claim.range.width(), taken);
@@ -250,7 +254,8 @@ impl Claiming {
         self.cut = range.to;
     }
 
-    /// The claim had to give way, to somebody's lock for example. What it was to take waits behind the rest.
+    /// The claim had to give way, to somebody's lock for example. What it was to take waits behind the rest; what is narrowed down to the lock is left to the
+    /// next sweep, for a lock may last.
     pub fn gave_way(&mut self, claim: &Claim) {
         match claim.origin {
             Origin::Front => {
@@ -259,7 +264,13 @@ impl Claiming {
             }
             Origin::Strip => {
                 if let Some(mut strip) = self.strips.take_first() {
-                    strip.step = narrowed(claim.range.width());
+                    if claim.range.width() <= LOCKED {
+                        strip.rest.from = claim.range.to;
+                        strip.step = MILLISECOND;
+                    } else {
+                        strip.step = narrowed(claim.range.width());
+                        strip.locked_before = claim.range.to;
+                    }
                     strip.slowest = SPENT_MAX;
                     self.strips.keep(strip);
                 }

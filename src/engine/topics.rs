@@ -59,7 +59,7 @@ pub enum Action {
     Parked(TopicName),
     /// It takes records again: sweep for what was left.
     Unparked(TopicName),
-    /// It does not exist, and did not for so long that its tasks are given up on.
+    /// It does not exist, and did not for so long that its tasks are given up on: sweep for them.
     Gone(TopicName),
 }
 
@@ -212,6 +212,8 @@ impl Topics {
                     return None;
                 }
                 entry.state = State::Gone { look_at: now.plus(self.settings.silence_max) };
+                // What is to be given up is found by a sweep: until then this must not be forgotten, idle though the topic is.
+                entry.heard_at = now;
                 Some(Action::Gone(topic.clone()))
             }
         }
@@ -326,6 +328,19 @@ mod tests {
         assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
         assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
         assert!(!topics.is_gone(&topic()));
+    }
+
+    #[test]
+    fn a_topic_that_is_gone_stays_so_though_nothing_of_it_is_held() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        for n in (10..=310).step_by(10) {
+            topics.looked(&topic(), Sight::Denied, second(n));
+        }
+        assert_eq!(topics.turn(second(311), true, |_| false), []);
+        assert!(topics.is_gone(&topic()), "a sweep brings its tasks only now");
+        assert_eq!(topics.turn(second(611), true, |_| false), [Action::Look(topic())]);
+        assert!(!topics.is_gone(&topic()), "the table is bounded");
     }
 
     #[test]

@@ -27,13 +27,14 @@ pub struct Settings {
     pub linger: Duration,
     /// From the send to the report, at the latest.
     pub publish_deadline: Duration,
-    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below them, so that a full queue is rare.
+    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below them, so that a full queue is rare. A queue always has room
+    /// for one record of any size: what never fits would be tried again for ever, before all others.
     pub records_in_flight_max: usize,
     pub bytes_in_flight_max: usize,
 }
 
 /// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
-const RECORD_BYTES_MAX: &str = "1000000000";
+const RECORD_BYTES_MAX: usize = 1_000_000_000;
 /// Less could not hold one record of the broker's default limit.
 const BYTES_IN_FLIGHT_MIN: usize = 2 << 20;
 const PUBLISH_DEADLINE_MIN: Duration = Duration::from_secs(1);
@@ -50,24 +51,24 @@ const ALIASES: [(&str, &str); 7] = [
 ];
 
 /// Properties on which a promise rests, with the values that keep it, the first of which is set.
-const PROMISED: [(&str, &[&str], &str); 3] = [
+const PROMISED: [(&str, &[&str], &str); 5] = [
     ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
     ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
     ("allow.auto.create.topics", &["false"], "looking up a topic that does not exist would create it"),
+    ("delivery.report.only.error", &["false"], "a task is settled by its acknowledgement"),
+    ("enable.gapless.guarantee", &["false"], "one refused record would end the whole producer"),
 ];
 
 /// Single values that would break a promise; librdkafka's defaults are fine.
-const FORBIDDEN: [(&str, &str, &str); 3] = [
-    ("delivery.report.only.error", "true", "a task is settled by its acknowledgement"),
-    ("enable.gapless.guarantee", "true", "one refused record would end the whole producer"),
-    ("partitioner", "random", "records of one key would lose their order"),
-];
+const FORBIDDEN: [(&str, &str, &str); 1] = [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: [(&str, &str); 5] = [
     ("bootstrap.servers", "give the servers as --kafka"),
     ("message.timeout.ms", "the publish deadline is a setting of its own"),
     ("transactional.id", "transactions are not the operator's to begin"),
+    ("queue.buffering.max.messages", "what may be in flight is --in-flight-tasks"),
+    ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
 ];
 
 impl Settings {
@@ -139,9 +140,9 @@ impl Settings {
             // Twice the linger unless told, and each change of partition is one more request.
             .set("sticky.partitioning.linger.ms", "10")
             .set("message.timeout.ms", self.publish_deadline.as_millis().to_string())
-            .set("message.max.bytes", RECORD_BYTES_MAX)
+            .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
             .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
-            .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.div_ceil(1024).to_string())
+            .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string())
             .set("socket.nagle.disable", "true")
             .set("socket.keepalive.enable", "true")
             .set("statistics.interval.ms", "0")
@@ -241,8 +242,9 @@ mod tests {
             ("allow.auto.create.topics", "false"),
             ("linger.ms", "0.5"),
             ("message.timeout.ms", "30000"),
-            ("message.max.bytes", RECORD_BYTES_MAX),
-            ("queue.buffering.max.kbytes", "65536"),
+            ("message.max.bytes", "1000000000"),
+            ("queue.buffering.max.kbytes", "976563"),
+            ("delivery.report.only.error", "false"),
         ] {
             assert_eq!(value(&settings, Mode::Together, name), expected, "{name}");
         }
@@ -266,7 +268,9 @@ mod tests {
             ("request.required.acks", "0"),
             ("allow.auto.create.topics", "true"),
             ("delivery.report.only.error", "true"),
-            ("enable.gapless.guarantee", "true"),
+            ("delivery.report.only.error", "1"),
+            ("enable.gapless.guarantee", "T"),
+            ("queue.buffering.max.kbytes", "1"),
             ("transactional.id", "t"),
             ("metadata.broker.list", "elsewhere:9092"),
             ("delivery.timeout.ms", "1000"),

@@ -38,6 +38,8 @@ pub struct Topics {
     handle: Arc<Handle>,
     contact: Contact,
     metrics: Metrics,
+    /// Its other end is the thread's.
+    thread: watch::Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -68,9 +70,15 @@ impl Topics {
         let (requests, receiver) = sync_channel(QUEUE_MAX);
         let contact = Contact::new(requests.clone(), metrics.clone());
         let known = Arc::new(Known::default());
-        Prober::start(settings, receiver, Arc::clone(&known), contact.clone(), metrics.clone())?;
+        let thread = Prober::start(settings, receiver, Arc::clone(&known), contact.clone(), metrics.clone())?;
         let handle = Arc::new(Handle { known: Arc::clone(&known), requests });
-        Ok(Self { known, handle, contact, metrics })
+        Ok(Self { known, handle, contact, metrics, thread })
+    }
+
+    /// Comes when the thread has ended, which it does only by a panic while there is a [`Topics`]: nobody watches the contact any more.
+    pub async fn failure(&self) {
+        let mut thread = self.thread.clone();
+        while thread.changed().await.is_ok() {}
     }
 
     /// Whether a broker can be reached.

@@ -1,10 +1,16 @@
 //! Cancels commit in groups by natural batching, like submits.
 
+use std::collections::VecDeque;
+use std::iter;
+use std::ops::Range;
+use std::time::Duration;
+
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::{Metrics, Waiting};
 use super::service::Trouble;
+use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::postgres::Error;
 use crate::postgres::cancel;
@@ -12,8 +18,8 @@ use crate::shutdown::{Failure, chain};
 
 /// Ids of one statement.
 const IDS_MAX: usize = 500;
-/// A group that gave way to another transaction is repeated so often.
-const TRIES_MAX: usize = 5;
+/// How long one group may take with what gives way to other transactions. A row that somebody has locked is told from its group by halves: nine times, 0.2 s each.
+const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Request {
@@ -71,12 +77,8 @@ impl Lane {
                 return Ok(());
             }
             let ids: Vec<TaskId> = requests.iter().map(|request| request.id).collect();
-            let (cancelled, outcome) = self.cancel(&ids).await;
-            for (request, cancelled) in requests.drain(..).zip(cancelled) {
-                let answer = match &outcome {
-                    Err(error) if cancelled.is_none() => Err(trouble_of(error)),
-                    _ => Ok(cancelled),
-                };
+            let answers = self.cancel(&ids).await;
+            for (request, answer) in requests.drain(..).zip(answers) {
                 if request.answer.send(answer).is_err() {
                     tracing::debug!("the canceller did not wait for its answer");
                 }
@@ -84,23 +86,38 @@ impl Lane {
         }
     }
 
-    /// Those that are cancelled for certain, also when not all of it was done.
-    async fn cancel(&mut self, ids: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
-        let mut cancelled = vec![None; ids.len()];
-        let mut tries = 1;
-        loop {
-            let (now, outcome) = self.cancels.cancel_group(ids).await;
-            self.metrics.cancelled.inc_by(u64::try_from(now.iter().flatten().count()).unwrap_or(u64::MAX));
-            // A repetition finds nothing any more of what was cancelled before it.
-            cancelled.iter_mut().zip(now).filter(|(_, now)| now.is_some()).for_each(|(cancelled, now)| *cancelled = now);
-            match outcome {
-                Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
-                    tracing::debug!(error = chain(&error), tries, "cancelling a group again");
-                    tries += 1;
+    /// An answer for each id. What gave way to another transaction is tried again by halves, so that one locked row does not hold up the others.
+    async fn cancel(&mut self, ids: &[TaskId]) -> Vec<Result<Option<TaskView>, Trouble>> {
+        let mut answers: Vec<Result<Option<TaskView>, Trouble>> = vec![Ok(None); ids.len()];
+        let until = clock::monotonic().plus(GROUP_SPAN_MAX);
+        let mut pieces: VecDeque<Range<usize>> = iter::once(0..ids.len()).collect();
+        while let Some(piece) = pieces.pop_front() {
+            let (cancelled, outcome) = self.cancels.cancel_group(&ids[piece.clone()]).await;
+            self.metrics.cancelled.inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
+            // What was cancelled is, also when not all of it was done; a repetition does not find it any more.
+            for (answer, cancelled) in answers[piece.clone()].iter_mut().zip(cancelled) {
+                if cancelled.is_some() {
+                    *answer = Ok(cancelled);
                 }
-                outcome => return (cancelled, outcome),
+            }
+            let Err(error) = outcome else { continue };
+            let is_late = clock::monotonic() >= until;
+            if matches!(error, Error::GaveWay { .. }) && !is_late {
+                tracing::debug!(error = chain(&error), ids = piece.len(), "cancelling again, by halves");
+                // Behind the others: what is not held up comes first.
+                let middle = piece.start + piece.len() / 2;
+                pieces.extend([piece.start..middle, middle..piece.end].into_iter().filter(|half| !half.is_empty()));
+                continue;
+            }
+            // When time is up, or Postgres is away, it is so for all that is left.
+            for piece in pieces.drain(..).chain([piece]) {
+                answers[piece]
+                    .iter_mut()
+                    .filter(|answer| matches!(answer, Ok(None)))
+                    .for_each(|answer| *answer = Err(trouble_of(&error)));
             }
         }
+        answers
     }
 }
 

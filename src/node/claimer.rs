@@ -43,7 +43,7 @@ pub struct Shared {
     nudge: watch::Sender<u64>,
     /// Ids that this node inserted behind the front.
     pub late: Mailbox<IdRange>,
-    /// A topic takes records again: look for what was left. A count, so that each loop sees each change.
+    /// A topic takes records again, or is given up on: look for what was left. A count, so that each loop sees each change.
     pub sweep: watch::Sender<u64>,
     quarantine: Mutex<Vec<Uuid>>,
 }
@@ -346,6 +346,7 @@ impl Claimer {
             return Ok(0);
         }
         self.shared.holdings.ask_for(batch);
+        let checked = self.shared.gate.checked();
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
         // A slow disk is no wedged loop.
@@ -366,7 +367,12 @@ impl Claimer {
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
                 self.claiming_of(source).took(claim, &Taken { got: count, spent, full });
-                self.take_in(batch, claim).await;
+                if self.shared.gate.checked() == checked {
+                    self.take_in(batch, claim).await;
+                } else {
+                    tracing::warn!(batch = %batch.id, "a claim was answered after this node had been in doubt; it is taken in if it still is this node's");
+                    self.shared.holdings.forget(batch.id);
+                }
                 Ok(count)
             }
             Claimed::Nothing => {

@@ -308,6 +308,7 @@ impl PlainStore {
             shared.holdings.ask_for(batch.id);
             group.claimed = Some((batch.id, claimed));
         }
+        let checked = shared.gate.checked();
         let began_at = clock::monotonic();
         let answer = self.submits.store(&group).await;
         let near = IdRange::spanning(group.near.iter().map(|task| task.id));
@@ -328,7 +329,11 @@ impl PlainStore {
             }
         }
         if let Some(batch) = batch {
-            self.placing.hold(batch).await;
+            if shared.gate.checked() == checked {
+                self.placing.hold(batch).await;
+            } else {
+                shared.holdings.forget(batch.id);
+            }
         }
         Ok(states)
     }

@@ -42,7 +42,7 @@ struct Attached {
 
 impl Leaves {
     /// Leaves are attached without a gap from now to here; what is due at or after it belongs in `task_far`. `None` before the first look: nothing can be
-    /// inserted yet. It only grows.
+    /// inserted yet.
     pub fn end(&self) -> Option<Timestamp> {
         self.read().end
     }
@@ -61,7 +61,9 @@ impl Leaves {
         let oldest = attached.first().copied().unwrap_or(now);
         let mut known = self.now.write().unwrap_or_else(PoisonError::into_inner);
         known.oldest = Some(oldest);
-        known.end = Some(known.end.map_or(end, |before| before.max(end)));
+        // Without the leaf of the moment nothing is known of those after it.
+        let is_known = end > now;
+        known.end = Some(known.end.filter(|_| !is_known).map_or(end, |before| before.max(end)));
     }
 }
 
@@ -324,7 +326,7 @@ mod tests {
     use crate::domain::ClusterSettings;
 
     #[test]
-    fn the_end_of_the_leaves_never_goes_back() {
+    fn the_end_of_the_leaves_does_not_go_back_when_the_leaf_of_the_moment_is_not_seen() {
         let (leaves, rules) = (Leaves::default(), Rules::new(&ClusterSettings::DEFAULT));
         let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
         assert_eq!((leaves.oldest(), leaves.end()), (None, None));
@@ -334,5 +336,15 @@ mod tests {
         assert_eq!((leaves.oldest(), leaves.end()), (Some(at(900)), Some(at(1800))));
         leaves.take_in(&rules, &BTreeSet::new(), at(1000));
         assert_eq!(leaves.end(), Some(at(1800)));
+    }
+
+    #[test]
+    fn what_was_made_while_the_clock_was_ahead_does_not_hide_the_gap_before_it() {
+        let (leaves, rules) = (Leaves::default(), Rules::new(&ClusterSettings::DEFAULT));
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        leaves.take_in(&rules, &BTreeSet::from([at(0), at(9000), at(9900)]), at(9100));
+        assert_eq!(leaves.end(), Some(at(10_800)));
+        leaves.take_in(&rules, &BTreeSet::from([at(0), at(9000), at(9900)]), at(200));
+        assert_eq!(leaves.end(), Some(at(900)));
     }
 }

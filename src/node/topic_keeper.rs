@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::claimer::Shared;
@@ -16,6 +16,8 @@ use crate::kafka::{self, LookUpError, Topics};
 use crate::shutdown::{Failure, chain};
 
 const INTERVAL: Duration = Duration::from_millis(250);
+/// So many looks at topics are under way at once: others that ask about topics find room in the queue of questions, and each look its turn.
+const LOOKS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct TopicKeeper {
@@ -59,7 +61,7 @@ impl TopicKeeper {
             let mut actions = self.publisher.reports.topic_actions.take();
             actions.extend(self.shared.holdings.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
             // Looks go side by side: each may take seconds, and what is above must not wait for all of them.
-            join_all(actions.into_iter().map(|action| self.act(action))).await;
+            stream::iter(actions).for_each_concurrent(LOOKS_MAX, |action| self.act(action)).await;
             self.show();
         }
     }
@@ -92,13 +94,21 @@ impl TopicKeeper {
             Action::Parked(topic) => {
                 tracing::warn!(%topic, "no acknowledgement; the topic is parked, its tasks stay where they are")
             }
-            Action::Gone(topic) => tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters"),
+            Action::Gone(topic) => {
+                tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters");
+                self.sweep();
+            }
             Action::Unparked(topic) => {
                 tracing::info!(%topic, "the topic is tried again");
-                self.shared.sweep.send_modify(|count| *count += 1);
+                self.sweep();
             }
             Action::Look(_) => {}
         }
+    }
+
+    /// Looks for what claims have left where it was.
+    fn sweep(&self) {
+        self.shared.sweep.send_modify(|count| *count += 1);
     }
 
     fn show(&self) {

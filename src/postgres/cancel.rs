@@ -18,6 +18,8 @@ pub(super) const PURPOSE: Purpose = Purpose {
     deadline: Duration::from_secs(5),
     settings: &[
         ("plan_cache_mode", "force_custom_plan"),
+        // As claims: somebody's lock on one row must not hold up the others for long.
+        ("lock_timeout", "200ms"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
         ("enable_seqscan", "off"),

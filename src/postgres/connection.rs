@@ -10,6 +10,9 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::error::{Cause, Error};
 
+/// Opening a connection may take no longer, whatever it is for: where that takes longer, another attempt fares better.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
 /// Where Postgres is. The password is never printed.
 #[derive(Clone)]
 pub struct Settings {
@@ -72,6 +75,9 @@ impl Connection {
                 ("default_transaction_read_only", "off"),
                 ("lock_timeout", "1s"),
                 ("idle_in_transaction_session_timeout", "5s"),
+                // A claim answers before it commits. Whoever does not read that (a frozen node, a machine that is gone) must not keep its rows locked; over a Unix
+                // socket the end of the process does it.
+                ("tcp_user_timeout", "5s"),
                 ("statement_timeout", deadline.as_str()),
                 ("jit", "off"),
             ])
@@ -119,7 +125,7 @@ impl Connection {
     }
 
     fn connect_deadline(&self) -> Duration {
-        if self.purpose.deadline.is_zero() { Duration::from_secs(5) } else { self.purpose.deadline }
+        if self.purpose.deadline.is_zero() { CONNECT_MAX } else { self.purpose.deadline.min(CONNECT_MAX) }
     }
 }
 

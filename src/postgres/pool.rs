@@ -40,7 +40,8 @@ impl Pool {
         let permit = match tokio::time::timeout(deadline, self.permits.acquire()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_closed)) => return Err(Error::new(what, Cause::Fact("the connections are closed"))),
-            Err(_elapsed) => return Err(Error::new(what, Cause::Deadline(deadline))),
+            // Nothing was asked for.
+            Err(_elapsed) => return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Deadline(deadline) }),
         };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         Ok(Taken { connection: idle.unwrap_or_else(|| Connection::new(&self.settings, self.purpose)), _permit: permit })

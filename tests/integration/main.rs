@@ -43,6 +43,7 @@ mod outages;
 mod refusals;
 mod replay;
 mod restart;
+mod row_locks;
 mod settings;
 mod storage;
 mod take_over;

@@ -80,6 +80,21 @@ async fn a_topic_that_was_deleted_holds_nobody_up_and_its_tasks_arrive_when_it_i
     assert_eq!((findings.published_count, findings.dead.len()), (400, 0));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
+    let cluster = Cluster::start("given-up").await;
+    let gone = cluster.topic("gone").await;
+    let node = cluster.node_with(&["--topic-denial-max", "6s"]).await;
+    let now = now_ms();
+    // One of them tells the node that the topic is gone; the others fall due while it is parked, and nothing of it is in anybody's hands then.
+    let mut tasks = small_tasks(&gone, now + 12_000, 30);
+    tasks.push(json!({ "topic": gone, "due_at": now + 2000, "payload_text": "the first" }));
+    node.api().submit_all(&tasks).await;
+    cluster.delete_topic(&gone).await;
+    eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
+        .await;
+}
+
 fn of_other_first(other: &crate::support::Consumer, gone: &crate::support::Consumer) -> Vec<crate::support::Record> {
     [other.records(), gone.records()].concat()
 }

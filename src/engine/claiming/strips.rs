@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::domain::{IdRange, TopicName};
 
 /// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
@@ -29,6 +31,8 @@ pub(super) struct Strip {
     pub(super) full: BTreeSet<TopicName>,
     /// Postgres's time for the slowest piece so far.
     pub(super) slowest: Duration,
+    /// Somewhere before this is a row that somebody has locked: pieces grow no wider until they are there.
+    pub(super) locked_before: Uuid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,13 +46,14 @@ pub(super) enum Kind {
 
 impl Strip {
     pub(super) fn new(rest: IdRange, step: u128, scope: Scope, kind: Kind) -> Self {
-        Self { rest, step, scope, kind, full: BTreeSet::new(), slowest: Duration::ZERO }
+        Self { rest, step, scope, kind, full: BTreeSet::new(), slowest: Duration::ZERO, locked_before: Uuid::nil() }
     }
 
     fn take_in(&mut self, other: Self) {
         self.rest = self.rest.joined(other.rest);
         self.full.extend(other.full);
         self.slowest = self.slowest.max(other.slowest);
+        self.locked_before = Uuid::nil();
         if self.kind != other.kind {
             self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep { Kind::Sweep } else { Kind::Aside };
         }

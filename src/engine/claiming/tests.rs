@@ -79,6 +79,28 @@ fn a_crowded_millisecond_is_divided_and_the_front_goes_on() {
     assert!(table.is_empty(), "and is claimed in turns: {} are left", table.len());
 }
 
+#[test]
+fn a_lock_that_lasts_holds_up_no_sweep() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let locked = id(-100_000, 1 << 61);
+    let behind = id(-50_000, 1);
+    let mut table = BTreeSet::from([locked, behind]);
+    tick(&mut claiming, at(0), &mut table, 0);
+    claiming.sweep(at(-900_000), at(0), Scope::Mine);
+    let mut waits = 0;
+    while let Some(claim) = claiming.next_of_strips() {
+        if (claim.range.from..claim.range.to).contains(&locked) {
+            waits += 1;
+            assert!(waits < 10, "each of them holds up the loop");
+            claiming.gave_way(&claim);
+        } else {
+            carry_out(&mut claiming, &claim, &mut table);
+        }
+    }
+    assert_eq!(table, BTreeSet::from([locked]), "what is due behind it is claimed, and the sweep has ended");
+    assert!(!claiming.is_sweeping());
+}
+
 /// A topic that may have so many tasks in flight, as the claimer sees it.
 struct Bounded {
     name: TopicName,

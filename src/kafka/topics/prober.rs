@@ -9,6 +9,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::sync::watch;
 
 use super::known::Known;
 use super::question::{Answer, LookUpError, Request, TopicFacts};
@@ -56,13 +57,14 @@ pub(super) struct Prober {
 }
 
 impl Prober {
+    /// The other end of the answer is dropped when the thread ends, for whatever reason.
     pub(super) fn start(
         settings: &Settings,
         requests: Receiver<Request>,
         known: Arc<Known>,
         contact: Contact,
         metrics: Metrics,
-    ) -> Result<(), Error> {
+    ) -> Result<watch::Receiver<()>, Error> {
         let config = settings.admin_config();
         let admin = config.create().map_err(|source| Error::Create { what: "Kafka admin client", source })?;
         let failed = |source| Error::Thread { name: THREAD, source };
@@ -81,8 +83,13 @@ impl Prober {
             unanswered_since: None,
             acknowledged_count: 0,
         };
-        std::thread::Builder::new().name(THREAD.to_owned()).spawn(move || prober.run()).map_err(failed)?;
-        Ok(())
+        let (alive, thread) = watch::channel(());
+        let run = move || {
+            prober.run();
+            drop(alive);
+        };
+        std::thread::Builder::new().name(THREAD.to_owned()).spawn(run).map_err(failed)?;
+        Ok(thread)
     }
 
     /// Until the last [`super::Topics`] is dropped.
@@ -160,6 +167,15 @@ impl Prober {
         }
     }
 
+    /// A question that had waited for its turn had less time than a probe has: that it got no answer says nothing of the broker.
+    fn unanswered_within(&mut self, deadline: Duration, error: &KafkaError) -> LookUpError {
+        let reason = reason_of(error);
+        if deadline >= PROBE_DEADLINE {
+            self.unanswered(&reason);
+        }
+        LookUpError::Unavailable { reason }
+    }
+
     fn look_up(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
         let learnt = self.facts(topic, until);
         let counter = match &learnt {
@@ -183,17 +199,14 @@ impl Prober {
     }
 
     fn record_bytes_max(&mut self, topic: &TopicName, until: Monotonic) -> Result<usize, LookUpError> {
-        let options = AdminOptions::new().request_timeout(Some(left(until)?));
+        let left = left(until)?;
+        let options = AdminOptions::new().request_timeout(Some(left));
         let resources = [ResourceSpecifier::Topic(topic.as_str())];
         let described = self.runtime.block_on(self.admin.describe_configs(&resources, &options));
         let described = match described {
             Ok(described) => described.into_iter().next().unwrap_or(Err(Code::Unknown)),
             Err(KafkaError::AdminOp(code @ (Code::UnsupportedFeature | Code::UnsupportedVersion))) => Err(code),
-            Err(error) => {
-                let reason = reason_of(&error);
-                self.unanswered(&reason);
-                return Err(LookUpError::Unavailable { reason });
-            }
+            Err(error) => return Err(self.unanswered_within(left, &error)),
         };
         self.answered();
         match described {
@@ -215,13 +228,10 @@ impl Prober {
     fn partitions(&mut self, topic: &TopicName, until: Monotonic) -> Result<i32, LookUpError> {
         self.make_room();
         self.opened.insert(topic.clone());
-        let metadata = match self.admin.inner().fetch_metadata(Some(topic.as_str()), left(until)?) {
+        let left = left(until)?;
+        let metadata = match self.admin.inner().fetch_metadata(Some(topic.as_str()), left) {
             Ok(metadata) => metadata,
-            Err(error) => {
-                let reason = reason_of(&error);
-                self.unanswered(&reason);
-                return Err(LookUpError::Unavailable { reason });
-            }
+            Err(error) => return Err(self.unanswered_within(left, &error)),
         };
         self.answered();
         let Some(topic) = metadata.topics().first() else { return Err(LookUpError::Unknown) };
