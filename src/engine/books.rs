@@ -6,6 +6,8 @@
 //!       |                                                                           |
 //!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
 //! ```
+//!
+//! What was asked for before a doubt, and is answered after it, is forgotten: another node may have adopted it. If it is this node's still, it is found again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +17,8 @@ use crate::domain::{BatchId, Monotonic};
 enum Entry<S> {
     /// A statement that makes or fetches the batch is on its way.
     Asked,
+    /// So it is, and this node was in doubt since: its answer proves nothing.
+    Doubted,
     Held,
     Settled {
         settlement: S,
@@ -58,8 +62,24 @@ impl<S: Clone> Books<S> {
         self.entries.remove(&batch);
     }
 
+    /// True, and the batch is forgotten, when its answer is not to be relied on.
+    pub fn decline(&mut self, batch: BatchId) -> bool {
+        let is_doubted = matches!(self.entries.get(&batch), Some(Entry::Doubted));
+        if is_doubted {
+            self.entries.remove(&batch);
+        }
+        is_doubted
+    }
+
     pub fn hold(&mut self, batch: BatchId) {
         self.entries.insert(batch, Entry::Held);
+    }
+
+    /// This node does not know which batches are its own, and is about to ask: what is on its way now may be somebody else's when it comes.
+    pub fn doubt(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| matches!(entry, Entry::Asked)) {
+            *entry = Entry::Doubted;
+        }
     }
 
     /// A settle was answered: it is remembered until it is durable.
@@ -92,7 +112,7 @@ impl<S: Clone> Books<S> {
                 Some(Entry::Settled { settlement, answered_at }) if *answered_at < asked_at => {
                     comparison.undone.push((*batch, settlement.clone()));
                 }
-                Some(Entry::Asked | Entry::Held | Entry::Settled { .. }) => {}
+                Some(Entry::Asked | Entry::Doubted | Entry::Held | Entry::Settled { .. }) => {}
             }
         }
         comparison
@@ -100,7 +120,7 @@ impl<S: Clone> Books<S> {
 
     /// True when a statement that makes or fetches a batch is on its way.
     pub fn has_asked(&self) -> bool {
-        self.entries.values().any(|entry| matches!(entry, Entry::Asked))
+        self.entries.values().any(|entry| matches!(entry, Entry::Asked | Entry::Doubted))
     }
 }
 
@@ -179,6 +199,19 @@ mod tests {
         assert!(!is_lost(batch(1), at(1), &own, at(5)));
         assert!(is_lost(batch(2), at(1), &own, at(5)));
         assert!(!is_lost(batch(2), at(5), &own, at(5)));
+    }
+
+    #[test]
+    fn what_is_answered_after_a_doubt_is_declined_once_and_looked_for() {
+        let mut books = Books::<()>::default();
+        assert!(books.ask_for(batch(1)));
+        books.hold(batch(2));
+        books.doubt();
+        assert!(books.ask_for(batch(3)), "asked for since");
+        assert!(books.has_asked() && books.compare(&[batch(1)], at(1)).unknown.is_empty(), "its answer may be on its way");
+        assert_eq!([1, 2, 3].map(|number| books.decline(batch(number))), [true, false, false]);
+        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(1)).unknown, [batch(1)]);
+        assert!(books.ask_for(batch(1)) && !books.decline(batch(1)), "it was found again");
     }
 
     #[test]

@@ -55,8 +55,8 @@ const RECENT: Duration = Duration::from_secs(3600);
 const FACTOR_MAX: u128 = 16;
 /// One millisecond of ids.
 const MILLISECOND: u128 = 1 << 80;
-/// A range no wider is passed by when it has to give way: of a crowd of 100,000 in one millisecond it holds 400.
-const LOCKED: u128 = MILLISECOND / 256;
+/// A range no wider is passed by when it has to give way. A shard's ids of a millisecond span 2^62: of a crowd of 100,000 over 64 shards this holds 400.
+const LOCKED: u128 = 1 << 60;
 
 /// A claim to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -80,6 +80,9 @@ impl Adopter {
     async fn turn(&mut self) -> Result<(), Error> {
         self.free_all().await?;
         let doubt = self.gate.doubt();
+        if doubt.is_some() {
+            self.holdings.doubt();
+        }
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
         let durable_until = self.standing.borrow().heartbeat_sent_at;
@@ -166,7 +169,7 @@ impl Adopter {
             }
             match self.adoptions.load(batch).await {
                 Ok(Some(loaded)) => {
-                    let held = self.holdings.hold(loaded, Past::MaybeSent, clock::monotonic());
+                    let Some(held) = self.holdings.hold(loaded, Past::MaybeSent, clock::monotonic()) else { continue };
                     reach(Point::BatchLoaded);
                     if !self.wheel.put(held).await {
                         tracing::warn!("the wheel has ended; an adopted batch is left for others");

@@ -346,7 +346,6 @@ impl Claimer {
             return Ok(0);
         }
         self.shared.holdings.ask_for(batch);
-        let checked = self.shared.gate.checked();
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
         // A slow disk is no wedged loop.
@@ -367,12 +366,7 @@ impl Claimer {
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
                 self.claiming_of(source).took(claim, &Taken { got: count, spent, full });
-                if self.shared.gate.checked() == checked {
-                    self.take_in(batch, claim).await;
-                } else {
-                    tracing::warn!(batch = %batch.id, "a claim was answered after this node had been in doubt; it is taken in if it still is this node's");
-                    self.shared.holdings.forget(batch.id);
-                }
+                self.take_in(batch, claim).await;
                 Ok(count)
             }
             Claimed::Nothing => {
@@ -396,7 +390,7 @@ impl Claimer {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
             self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
         }
-        let held = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
+        let Some(held) = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic()) else { return };
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
         }

@@ -30,19 +30,13 @@ impl Gate {
 
     /// True while this node's batches are certainly its own.
     pub fn may_publish(&self) -> bool {
-        self.trust.holds(self.checked())
+        self.trust.holds(self.checked.load(Ordering::Acquire))
     }
 
     /// The doubt that is to be cleared, if there is one.
     pub fn doubt(&self) -> Option<u64> {
         let generation = self.trust.generation();
-        (generation != self.checked()).then_some(generation)
-    }
-
-    /// Which check of this node's batches was the last. What was asked of Postgres before a check and answered after it was not in that check: whose it is
-    /// now, the next look at the own batches says.
-    pub fn checked(&self) -> u64 {
-        self.checked.load(Ordering::Acquire)
+        (generation != self.checked.load(Ordering::Acquire)).then_some(generation)
     }
 
     /// This node has asked which batches are its own, and dropped the others.
@@ -54,7 +48,7 @@ impl Gate {
     pub async fn doubted(&self) {
         let mut trust = self.trust.clone();
         loop {
-            if trust.regained().await != self.checked() {
+            if trust.regained().await != self.checked.load(Ordering::Acquire) {
                 return;
             }
             trust.changed().await;

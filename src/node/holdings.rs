@@ -187,10 +187,14 @@ impl Holdings {
         self.lock().books.forget(batch);
     }
 
-    /// Takes a batch in.
+    /// Takes a batch in; `None` when this node was in doubt since it was asked for: the check of the own batches finds it, if it is this node's still.
     ///
     /// `past` says whether another owner may have published some of it.
-    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Arc<Held> {
+    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+        if self.lock().books.decline(batch.id) {
+            tracing::warn!(batch = %batch.id, "answered after this node was in doubt; it is taken in if it is this node's still");
+            return None;
+        }
         self.count_topics(&batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
         let mut state = self.lock();
         state.books.hold(batch.id);
@@ -203,7 +207,12 @@ impl Holdings {
         });
         let held = Arc::new(Held::new(batch, slot, past, now));
         state.slots[place(slot)] = Some(Arc::clone(&held));
-        held
+        Some(held)
+    }
+
+    /// This node does not know which batches are its own, and is about to ask.
+    pub fn doubt(&self) {
+        self.lock().books.doubt();
     }
 
     pub fn in_slot(&self, slot: u32) -> Option<Arc<Held>> {

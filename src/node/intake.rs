@@ -308,7 +308,6 @@ impl PlainStore {
             shared.holdings.ask_for(batch.id);
             group.claimed = Some((batch.id, claimed));
         }
-        let checked = shared.gate.checked();
         let began_at = clock::monotonic();
         let answer = self.submits.store(&group).await;
         let near = IdRange::spanning(group.near.iter().map(|task| task.id));
@@ -329,11 +328,7 @@ impl PlainStore {
             }
         }
         if let Some(batch) = batch {
-            if shared.gate.checked() == checked {
-                self.placing.hold(batch).await;
-            } else {
-                shared.holdings.forget(batch.id);
-            }
+            self.placing.hold(batch).await;
         }
         Ok(states)
     }

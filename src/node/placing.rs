@@ -68,7 +68,7 @@ impl Placing {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         self.shared.metrics.claimed.inc_by(count);
         self.shared.metrics.claimed_on_insert.inc_by(count);
-        let held = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic());
+        let Some(held) = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic()) else { return };
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
         }

@@ -36,7 +36,7 @@ fn published() -> Outcome {
 
 /// Holds a batch and settles it at `answered_at`.
 fn settled(holdings: &Holdings, answered_at: Monotonic) -> BatchId {
-    let held = holdings.hold(batch(1), Past::Fresh, at(0));
+    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::Complete);
     let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
     holdings.settled(&held, settlement, answered_at);
@@ -45,7 +45,7 @@ fn settled(holdings: &Holdings, answered_at: Monotonic) -> BatchId {
 
 #[test]
 fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
-    let held = holdings(10).hold(batch(2), Past::Fresh, at(0));
+    let held = holdings(10).hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(1, published()), Noted::MoreToCome);
     assert_eq!(held.note(1, Outcome::Dead { reason: "late".into() }), Noted::MoreToCome);
     assert_eq!(held.note(0, published()), Noted::Complete);
@@ -56,7 +56,7 @@ fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
 #[test]
 fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
     let holdings = holdings(10);
-    let held = holdings.hold(batch(2), Past::Fresh, at(0));
+    let held = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
     assert_eq!(holdings.give_up_all_but(&[], at(1)), [held.batch.id]);
     assert!(holdings.give_up_all_but(&[], at(1)).is_empty(), "once");
@@ -69,9 +69,10 @@ fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
 #[test]
 fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
     let holdings = holdings(10);
-    let (complete, own) = (holdings.hold(batch(1), Past::Fresh, at(0)), holdings.hold(batch(1), Past::Fresh, at(0)));
+    let (complete, own) =
+        (holdings.hold(batch(1), Past::Fresh, at(0)).unwrap(), holdings.hold(batch(1), Past::Fresh, at(0)).unwrap());
     complete.note(0, published());
-    holdings.hold(batch(1), Past::Fresh, at(2));
+    holdings.hold(batch(1), Past::Fresh, at(2)).unwrap();
     assert!(holdings.give_up_all_but(&[own.batch.id], at(1)).is_empty());
 }
 
@@ -80,7 +81,7 @@ fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
     let holdings = holdings(10);
     let asked = batch(1).id;
     assert!(holdings.ask_for(asked) && !holdings.ask_for(asked));
-    let held = holdings.hold(batch(1), Past::Fresh, at(0)).batch.id;
+    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap().batch.id;
     let (before, after) = (settled(&holdings, at(1)), settled(&holdings, at(3)));
     let stranger = batch(1).id;
     let comparison = holdings.compare(&[asked, held, before, after, stranger], at(2));
@@ -106,22 +107,23 @@ fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
 #[test]
 fn room_is_what_the_bounds_leave_and_comes_back() {
     let holdings = holdings(4);
-    let one = holdings.hold(batch(2), Past::Fresh, at(0));
+    let one = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(holdings.has_room() && !holdings.has_room_behind_the_front(), "half of it is for what is on time");
-    let other = holdings.hold(batch(2), Past::Fresh, at(0));
+    let other = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(!holdings.has_room());
     assert_eq!((holdings.amount().tasks, holdings.amount().batches), (4, 2));
     for held in [&one, &other, &one] {
         holdings.let_go(held);
     }
     assert_eq!(holdings.amount(), Amount::default(), "a second release frees nothing");
-    assert!([one.slot, other.slot].contains(&holdings.hold(batch(1), Past::Fresh, at(0)).slot), "slots are used again");
+    assert!([one.slot, other.slot].contains(&holdings.hold(batch(1), Past::Fresh, at(0)).unwrap().slot), "slots are used again");
 }
 
 #[test]
 fn what_another_owner_may_have_sent_stays_perhaps_sent() {
     let holdings = holdings(10);
-    let (fresh, loaded) = (holdings.hold(batch(1), Past::Fresh, at(0)), holdings.hold(batch(1), Past::MaybeSent, at(0)));
+    let (fresh, loaded) =
+        (holdings.hold(batch(1), Past::Fresh, at(0)).unwrap(), holdings.hold(batch(1), Past::MaybeSent, at(0)).unwrap());
     assert!(!fresh.note_maybe_sent(0, false) && loaded.note_maybe_sent(0, false));
     assert!(fresh.note_maybe_sent(0, true) && fresh.note_maybe_sent(0, false), "once perhaps sent, always perhaps sent");
 }
@@ -129,7 +131,7 @@ fn what_another_owner_may_have_sent_stays_perhaps_sent() {
 #[test]
 fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
     let holdings = holdings(10);
-    let held = holdings.hold(batch(1), Past::Fresh, at(0));
+    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
     let (due, now) = (Timestamp::from_millis(1_000), at(10));
     let silent = |before: Timestamp, age| holdings.silent_topics(before, now, age).len();
     assert_eq!(silent(due, SECOND), 0, "not due before");
@@ -145,7 +147,7 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
     let rooms = || (holdings.has_room_on_insert(), holdings.has_room_behind_the_front(), holdings.has_room());
     let mut seen = vec![rooms()];
     for _ in 0..8 {
-        holdings.hold(batch(1), Past::Fresh, at(0));
+        holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
         seen.push(rooms());
     }
     let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| seen.iter().map(room).eq((0..9).map(|held| held < count));

@@ -212,7 +212,7 @@ mod tests {
             }
             for (at, dues) in self.plan.batches.clone() {
                 if is_new(at) {
-                    let held = self.holdings.hold(batch_of(&dues), Past::Fresh, monotonic(at));
+                    let held = self.holdings.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
                     slices_of(&held, self.plan.precision).into_iter().for_each(|slice| self.keep(slice, to));
                 }
             }
@@ -331,7 +331,7 @@ mod tests {
             room: vec![],
             precision: MILLISECOND,
         });
-        let held = bench.holdings.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0));
+        let held = bench.holdings.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
         (Timestamp::from_micros(START + 10_000), slices_of(&held, MILLISECOND))
     }
 
