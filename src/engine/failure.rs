@@ -1,4 +1,12 @@
-//! What is to be done about a record that was not acknowledged.
+//! What is to be done about a record that was not acknowledged, and when a producer that has failed is made anew.
+
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// The first pause between two new producers of which the first got no acknowledgement; it doubles from one to the next.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// What is known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +58,36 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
+/// When a producer that has failed is made anew: at once. If no record was acknowledged since the last one was made, whatever made that one fail (a right that
+/// is missing, say) is likely still so: then after a pause that grows.
+#[derive(Debug, Default)]
+pub struct Renewals {
+    last: Option<Renewal>,
+}
+
+#[derive(Debug)]
+struct Renewal {
+    at: Monotonic,
+    /// How many records had been acknowledged.
+    acknowledged: u64,
+    /// Until the next one, if nothing is acknowledged until then.
+    pause: Duration,
+}
+
+impl Renewals {
+    /// True when a producer that has failed is to be made anew now; then it is taken as made.
+    pub fn begin(&mut self, acknowledged: u64, now: Monotonic) -> bool {
+        let pause = match &self.last {
+            Some(last) if last.acknowledged != acknowledged => PAUSE,
+            Some(last) if now.since(last.at) < last.pause => return false,
+            Some(last) => last.pause.saturating_mul(2).min(PAUSE_MAX),
+            None => PAUSE,
+        };
+        self.last = Some(Renewal { at: now, acknowledged, pause });
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +123,27 @@ mod tests {
         {
             assert_eq!(remedy(failure, given_up), Remedy::Defer);
         }
+    }
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_producer_that_fails_before_its_first_acknowledgement_is_made_anew_ever_more_rarely() {
+        let mut renewals = Renewals::default();
+        let begun: Vec<u64> = (100..250).filter(|&second| renewals.begin(7, at(second))).collect();
+        assert_eq!(begun, [100, 101, 103, 107, 115, 131, 161, 191, 221]);
+    }
+
+    #[test]
+    fn a_producer_that_has_worked_is_made_anew_at_once() {
+        let mut renewals = Renewals::default();
+        assert!(renewals.begin(7, at(100)));
+        assert!(renewals.begin(7, at(101)));
+        assert!(!renewals.begin(7, at(102)));
+        assert!(renewals.begin(8, at(102)));
+        assert!(!renewals.begin(8, at(102)));
+        assert!(renewals.begin(8, at(103)), "the pauses begin anew");
     }
 }

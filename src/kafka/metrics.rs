@@ -7,6 +7,7 @@ type Labels = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    pub(super) producers: Counter,
     pub(super) sent: Counter,
     pub(super) queue_full: Counter,
     pub(super) fates: Fates,
@@ -40,8 +41,10 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let fates: Family<Labels, Counter> = Family::default();
         let look_ups: Family<Labels, Counter> = Family::default();
-        let (sent, queue_full, contact_losses) = (Counter::default(), Counter::default(), Counter::default());
+        let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) = Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
+        let help = "Kafka producers made since the start; beyond the first two, one had failed, or its records were taken back";
+        registry.register("punctual_kafka_producers", help, producers.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());
         let help = "What became of records handed to a Kafka producer: acknowledged, not_sent, unknown (may be in the topic), batch_refused (to be \
@@ -58,6 +61,7 @@ impl Metrics {
         let help = "Topics in the cache of look-ups";
         registry.register("punctual_kafka_topics_known", help, topics_known.clone());
         Self {
+            producers,
             sent,
             queue_full,
             fates: Fates::of(&fates),

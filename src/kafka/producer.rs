@@ -57,6 +57,7 @@ impl Producer {
             .map_err(|source| Error::Create { what: "Kafka producer", source })?;
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner)).map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
+        metrics.producers.inc();
         Ok(Self { inner, _polling: polling, metrics, is_stuck })
     }
 

@@ -12,7 +12,7 @@ use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Monotonic, Outcome, Receipt, TaskId, TopicName};
-use crate::engine::failure::{Circumstances, Failure, Remedy, remedy};
+use crate::engine::failure::{Circumstances, Failure, Remedy, Renewals, remedy};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
 use crate::kill_point::{Point, reach};
@@ -88,6 +88,7 @@ pub struct Publisher {
     alone: Mutex<Option<Arc<Line>>>,
     /// Replaced, and not yet closed.
     retired: Mutex<Vec<Arc<Line>>>,
+    renewals: Mutex<Renewals>,
     may_publish: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -221,8 +222,8 @@ impl Publisher {
     ) -> Result<Self, kafka::Error> {
         let made = line(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
         let together = RwLock::new(Arc::new(made));
-        let (alone, retired) = (Mutex::new(None), Mutex::new(Vec::new()));
-        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, may_publish })
+        let (alone, retired, renewals) = (Mutex::new(None), Mutex::new(Vec::new()), Mutex::default());
+        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, renewals, may_publish })
     }
 
     pub fn may_publish(&self) -> bool {
@@ -268,14 +269,21 @@ impl Publisher {
     pub fn mend(&self) -> Result<(), kafka::Error> {
         let line = self.current();
         if let Some(reason) = line.producer.fatal() {
-            tracing::warn!(reason, "the producer failed; making a new one");
-            self.replace(Retire::All)?;
-        } else if line.producer.is_stuck() && self.contact.is_held() {
+            if self.is_renewal_due() {
+                tracing::warn!(reason, "the producer failed; making a new one");
+                self.replace(Retire::All)?;
+            }
+        } else if line.producer.is_stuck() && self.contact.is_held() && self.is_renewal_due() {
             tracing::warn!("the producer has lost track of a partition's leader; making a new one");
             self.replace(Retire::Queue)?;
         }
         self.mend_alone();
         Ok(())
+    }
+
+    fn is_renewal_due(&self) -> bool {
+        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        renewals.begin(self.contact.acknowledged_count(), clock::monotonic())
     }
 
     /// The next record that is to go alone gets a new producer.
