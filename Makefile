@@ -1,4 +1,4 @@
-# The two commands: `make demo` and `make test`. What they do is in scripts/.
+# Every command of the project; `make help` lists them. What they do is in scripts/.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help

@@ -140,7 +140,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
     let filters = given(&[("topic", &args.topic)]);
     let listing = Listing { path: &DEAD, filters, part: &args.part, is_json: args.node.json, what: "dead letter" };
     let cells = |task: Task| {
-        let attempts = task.attempts.or(task.attempt).map(|attempts| attempts.to_string()).unwrap_or_default();
+        let attempts = task.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
         [task.due_at, task.id, task.topic, attempts, task.reason.unwrap_or_default()]
     };
     let printed = match Caller::new(&args.node) {

@@ -15,7 +15,7 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// The background tasks of a node. The default policy for a failure, and for a panic, is: say it, drain, exit non-zero, let the platform restart. An
 /// outage of a server is never a failure: tasks retry those.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
     /// Cancelled first: take in no new work, finish what is held.
@@ -23,13 +23,6 @@ pub struct Tasks {
     /// Cancelled when nothing is held any more, or the drain timeout has passed: end.
     pub stopping: CancellationToken,
     failed: Arc<Mutex<Option<String>>>,
-}
-
-impl Default for Tasks {
-    fn default() -> Self {
-        let stopping = CancellationToken::new();
-        Self { tracker: TaskTracker::new(), draining: CancellationToken::new(), stopping, failed: Arc::default() }
-    }
 }
 
 impl Tasks {

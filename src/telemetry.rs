@@ -8,12 +8,11 @@ mod exposition;
 pub mod logging;
 mod process;
 
-pub use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::{Registry, Unit};
 
-pub use self::buckets::{DURATION_SECONDS, LATENESS_SECONDS, durations, lateness};
+pub use self::buckets::{durations, lateness};
 pub use self::exposition::{CONTENT_TYPE, encode, registry};

@@ -64,10 +64,8 @@ struct CancelledJson {
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
-    let answer = deadline.hold(shared.service.cancel_all(&bulk)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::bulk_unknown("cancelled", "the deadline of the request has passed")
-    })?;
+    let unknown = |reason: &str| Problem::bulk_unknown("cancelled", reason);
+    let answer = shared.in_time(deadline.hold(shared.service.cancel_all(&bulk)).await, unknown)?;
     let done = answer.map_err(|trouble| of_bulk_trouble("cancelled", trouble))?;
     let BulkDone { task_count, has_more, searched_to } = done;
     let searched_to = searched_to.map(Rfc3339);
@@ -86,10 +84,8 @@ struct RedrivenJson {
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
-    let answer = deadline.hold(shared.service.redrive_all(&bulk)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::bulk_unknown("redriven", "the deadline of the request has passed")
-    })?;
+    let unknown = |reason: &str| Problem::bulk_unknown("redriven", reason);
+    let answer = shared.in_time(deadline.hold(shared.service.redrive_all(&bulk)).await, unknown)?;
     let done = answer.map_err(|trouble| of_bulk_trouble("redriven", trouble))?;
     let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
     Ok(respond::json(StatusCode::OK, &answer))
@@ -119,17 +115,13 @@ fn answer_of(done: &'static str, answer: Result<Option<TaskView>, Trouble>) -> R
     }
 }
 
-fn not_in_time(shared: &Shared, done: &'static str) -> Problem {
-    shared.metrics.rejected("request_deadline");
-    Problem::dead_unknown(done, "the deadline of the request has passed")
-}
-
 /// `POST /v1/dead/{id}/redrive`
 pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    let answer = deadline.hold(shared.service.redrive(id)).await.map_err(|_elapsed| not_in_time(&shared, "redriven"))?;
+    let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
+    let answer = shared.in_time(deadline.hold(shared.service.redrive(id)).await, unknown)?;
     answer_of("redriven", answer)
 }
 
@@ -138,6 +130,7 @@ pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, uri: U
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    let answer = deadline.hold(shared.service.drop_dead(id)).await.map_err(|_elapsed| not_in_time(&shared, "dropped"))?;
+    let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
+    let answer = shared.in_time(deadline.hold(shared.service.drop_dead(id)).await, unknown)?;
     answer_of("dropped", answer)
 }

@@ -15,7 +15,7 @@ use super::problem_type::ProblemType;
 use super::refusal::{of_refusal, of_trouble};
 use super::shared::Shared;
 use super::task_json::TaskJson;
-use super::tasks::{created, echo_of, look_up_not_in_time};
+use super::tasks::{created, echo_of};
 use super::{query, respond, verdict};
 use crate::domain::{TaskName, TaskState, TopicName, Verdict};
 use crate::node::service::{Placed, Refusal};
@@ -40,10 +40,7 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
     let echo = echo_of(&draft);
-    let answer = deadline.hold(shared.service.replace(draft)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::replace_unknown("the deadline of the request has passed")
-    })?;
+    let answer = shared.in_time(deadline.hold(shared.service.replace(draft)).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
         Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
         other => of_refusal(other, origin),
@@ -64,8 +61,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
-    let look_up = shared.service.look_up_named(&topic, &name);
-    let answer = deadline.hold(look_up).await.map_err(|_elapsed| look_up_not_in_time(&shared))?;
+    let answer = shared.in_time(deadline.hold(shared.service.look_up_named(&topic, &name)).await, Problem::unavailable)?;
     match answer.map_err(of_trouble)? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::name_not_found()),
@@ -77,7 +73,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Ur
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
-    let cancel = shared.service.cancel_named(&topic, &name);
-    let answer = deadline.hold(cancel).await.map_err(|_elapsed| verdict::not_in_time(&shared))?;
+    let answer = shared.in_time(deadline.hold(shared.service.cancel_named(&topic, &name)).await, Problem::cancel_unknown)?;
     verdict::answer_of(answer.map_err(of_trouble)?, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))
 }

@@ -148,6 +148,11 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
+    /// Nothing was done, or nothing was to be done: it can be asked again.
+    pub fn unavailable(reason: &str) -> Self {
+        Self::new(ProblemType::Unavailable, reason.to_owned())
+    }
+
     pub fn cancel_unknown(reason: &str) -> Self {
         let detail = format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
         Self::new(ProblemType::OutcomeUnknown, detail)

@@ -45,7 +45,7 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
 pub fn of_trouble(trouble: Trouble) -> Problem {
     match trouble {
         Trouble::Busy { bound } => Problem::busy(bound),
-        Trouble::Unavailable { reason } => Problem::new(ProblemType::Unavailable, reason),
+        Trouble::Unavailable { reason } => Problem::unavailable(&reason),
         Trouble::Unknown { reason } => Problem::cancel_unknown(&reason),
         Trouble::Draining => Problem::draining(),
     }

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
 use super::line::Purpose;
+use super::problem::Problem;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::Monotonic;
@@ -79,6 +80,14 @@ impl Shared {
             Purpose::Health => None,
             Purpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
         }
+    }
+
+    /// What came in time; else `problem` is what the caller is told, and it is given the reason.
+    pub fn in_time<T>(&self, held: Result<T, Elapsed>, problem: impl FnOnce(&str) -> Problem) -> Result<T, Problem> {
+        held.map_err(|_elapsed| {
+            self.metrics.rejected("request_deadline");
+            problem("the deadline of the request has passed")
+        })
     }
 
     /// When a request that has just arrived must be answered.

@@ -59,10 +59,7 @@ async fn ask_to_store(
     drafts: Vec<Draft>,
     deadline: Deadline,
 ) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
-    deadline.hold(shared.service.submit(drafts)).await.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::submit_unknown("the deadline of the request has passed")
-    })
+    shared.in_time(deadline.hold(shared.service.submit(drafts)).await, Problem::submit_unknown)
 }
 
 /// The service answers each draft; should it ever not, the task may be stored.
@@ -217,17 +214,11 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    let answer = deadline.hold(shared.service.look_up(id)).await.map_err(|_elapsed| look_up_not_in_time(&shared))?;
+    let answer = shared.in_time(deadline.hold(shared.service.look_up(id)).await, Problem::unavailable)?;
     match answer.map_err(of_trouble)? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
-}
-
-/// A look-up that takes longer than a request may.
-pub fn look_up_not_in_time(shared: &Shared) -> Problem {
-    shared.metrics.rejected("request_deadline");
-    Problem::new(ProblemType::Unavailable, "the deadline of the request has passed")
 }
 
 /// `DELETE /v1/tasks/{id}`
@@ -236,6 +227,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri)
     query::refuse(&uri)?;
     let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
     let Some(id) = id_of(path) else { return Err(not_found(false)) };
-    let answer = deadline.hold(shared.service.cancel(id)).await.map_err(|_elapsed| verdict::not_in_time(&shared))?;
+    let answer = shared.in_time(deadline.hold(shared.service.cancel(id)).await, Problem::cancel_unknown)?;
     verdict::answer_of(answer.map_err(of_trouble)?, || not_found(true))
 }

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::problem::{Problem, verdict_text};
 use super::problem_type::ProblemType;
 use super::respond;
-use super::shared::Shared;
 use super::task_json::TaskJson;
 use crate::domain::{TaskView, Verdict};
 use crate::node::service::Cancelled;
@@ -35,10 +34,4 @@ pub fn answer_of(cancelled: Cancelled, not_found: impl FnOnce() -> Problem) -> R
 fn too_late(task: Option<TaskView>) -> Problem {
     let detail = "the task was published, is on its way, or is a dead letter: its state says which, its receipt where it went";
     Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, task)
-}
-
-/// A cancel that takes longer than a request may.
-pub fn not_in_time(shared: &Shared) -> Problem {
-    shared.metrics.rejected("request_deadline");
-    Problem::cancel_unknown("the deadline of the request has passed")
 }

@@ -236,7 +236,7 @@ async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSet
     rules.receipts_retention = settings.retention.receipts;
     let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
     loop {
-        match keeper.prepare().await {
+        match keeper.make_all().await {
             Ok(true) => break,
             Ok(false) => tracing::info!("another node makes the partitions; waiting for them"),
             Err(error) => tracing::warn!(error = chain(&error), "make partitions; trying again"),
@@ -317,8 +317,7 @@ fn start_membership(
     tasks: &Tasks,
 ) -> Result<Membership, Failure> {
     let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
-    let broker =
-        move || BrokerContact { is_ready: contact.is_held(), has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
+    let broker = move || BrokerContact { has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
     let identity = membership::Settings {
         node: parts.node,
         name: settings.node_name.clone(),

@@ -1,7 +1,6 @@
 //! The way in of whatever is measured. Here is Punctual's; what it is compared with brings its own.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use super::ledger::Planned;
 
@@ -45,13 +44,5 @@ impl Answered {
             Self::All => None,
             Self::Some(_, reason) | Self::None(reason) => Some(reason),
         }
-    }
-}
-
-impl<I: Intake> Intake for Arc<I> {
-    type Lane = I::Lane;
-
-    fn open(&self, number: usize) -> impl Future<Output = Result<Self::Lane, String>> + Send {
-        I::open(self, number)
     }
 }

@@ -58,10 +58,6 @@ impl Spans {
         debug_assert!(added.is_ok(), "both have the same bounds");
     }
 
-    pub fn clear(&mut self) {
-        self.histogram.reset();
-    }
-
     pub fn is_empty(&self) -> bool {
         self.histogram.is_empty()
     }

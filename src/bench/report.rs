@@ -146,17 +146,13 @@ impl Report {
 
 fn row(first: &str, figures: &[String]) -> String {
     let mut line = format!("{first:<28}");
-    figures.iter().for_each(|figure| say_in(&mut line, &format!("{figure:>10}")));
+    figures.iter().for_each(|figure| line.push_str(&format!("{figure:>10}")));
     line
 }
 
 fn say(text: &mut String, line: &str) {
     let written = writeln!(text, "{line}");
     debug_assert!(written.is_ok(), "a string takes all that is written");
-}
-
-fn say_in(text: &mut String, part: &str) {
-    text.push_str(part);
 }
 
 #[cfg(test)]

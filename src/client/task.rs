@@ -28,7 +28,6 @@ pub struct Task {
     pub tombstone: bool,
     pub reason: Option<String>,
     /// Of a dead letter.
-    pub attempts: Option<i64>,
     pub died_at: Option<String>,
 }
 

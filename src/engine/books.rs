@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   asked for --answer--> held --all outcomes known--> held --settle answered--> settled --durable--> (forgotten)
-//!       |                                                                           |
-//!       +--no, or no answer--> (forgotten)                     seen unsettled again: settled again
+//!       |  |                                                                        |
+//!       |  +--no, or no answer--> (forgotten)                  seen unsettled again: settled again
+//!       +--this node in doubt--> doubted --whatever is answered--> (forgotten)
 //! ```
 //!
 //! What was asked for before a doubt, and is answered after it, is forgotten: another node may have adopted it. If it is this node's still, it is found again.

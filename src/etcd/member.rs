@@ -12,7 +12,7 @@ pub struct Member {
     pub name: String,
     pub address: String,
     pub version: String,
-    /// Milliseconds since the epoch, by the clock of the cluster.
+    /// Milliseconds since the epoch, by its machine's clock: for people.
     pub started_at: i64,
     pub can_publish: bool,
 }

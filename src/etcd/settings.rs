@@ -43,11 +43,6 @@ impl Settings {
         self.ttl
     }
 
-    /// The endpoints, for messages.
-    pub fn place(&self) -> String {
-        self.endpoints.join(",")
-    }
-
     pub(super) fn nodes_prefix(&self) -> String {
         format!("{}/nodes/", self.prefix)
     }

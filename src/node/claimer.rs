@@ -92,6 +92,8 @@ pub struct Claimer {
     /// The last turn of the front found nothing: look before the next claim.
     is_idle: bool,
     retry: Duration,
+    /// What this loop's part of the gauges is: strips, and those that wait for room.
+    shown: [i64; 2],
 }
 
 /// What a loop is made of besides what it shares.
@@ -161,6 +163,7 @@ impl Claimer {
             sweeping: Sweeping::default(),
             is_idle: false,
             retry: RETRY_MIN,
+            shown: [0; 2],
             shared,
         }
     }
@@ -278,6 +281,17 @@ impl Claimer {
         Ok(true)
     }
 
+    /// The gauges are of all loops together: each puts its own part in.
+    fn show(&mut self) {
+        let strips = self.claiming.strip_count() + self.far.strip_count();
+        let passed = self.claiming.passed_count() + self.far.passed_count();
+        let now = [strips, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        let metrics = &self.shared.metrics;
+        for (gauge, (now, shown)) in [&metrics.strips, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown)) {
+            gauge.inc_by(now - std::mem::replace(shown, now));
+        }
+    }
+
     /// Looks behind the front: own shards always; the first loop also looks after all that is long overdue, wherever it is.
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
         if self.index == 0 {
@@ -285,8 +299,7 @@ impl Claimer {
                 self.claiming.came_late(ids, now);
             }
         }
-        self.shared.metrics.strips.set(i64::try_from(self.claiming.strip_count()).unwrap_or(i64::MAX));
-        self.shared.metrics.passed.set(i64::try_from(self.claiming.passed_count()).unwrap_or(i64::MAX));
+        self.show();
         if !self.sweeping.is_due(clock::monotonic(), self.claiming.is_sweeping()) {
             return Ok(());
         }

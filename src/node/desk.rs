@@ -198,7 +198,7 @@ impl Desk {
         if self.is_draining() {
             return Err(Trouble::Draining);
         }
-        for look in 0..LOOKS_MAX {
+        for _look in 0..LOOKS_MAX {
             if let Some(task) = self.canceller.cancel(id).await? {
                 return Ok(Cancelled { verdict: Verdict::Cancelled, task: Some(task) });
             }
@@ -210,7 +210,7 @@ impl Desk {
                 TaskState::Cancelled => Verdict::Cancelled,
                 TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
                 // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
-                TaskState::Scheduled if task.attempt > 1 || look + 1 == LOOKS_MAX => Verdict::TooLate,
+                TaskState::Scheduled if task.attempt > 1 => Verdict::TooLate,
                 TaskState::Scheduled => {
                     clock::sleep(MOVING).await;
                     continue;

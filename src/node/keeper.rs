@@ -186,11 +186,7 @@ impl Keeper {
     }
 
     /// Makes partitions; true when those of this moment are there for all tables. Before that a node may neither claim nor insert: it would be refused.
-    pub async fn prepare(&mut self) -> Result<bool, Error> {
-        self.make_all().await
-    }
-
-    async fn make_all(&mut self) -> Result<bool, Error> {
+    pub async fn make_all(&mut self) -> Result<bool, Error> {
         let mut outcome = Ok(true);
         for parent in Parent::ALL {
             // What cannot be made for one table must not keep the others.

@@ -6,7 +6,7 @@
 //! | what happens | what follows |
 //! |---|---|
 //! | Postgres away | shards stay; after 5/6 of a TTL trust ends, after a TTL the etcd session; tried again, at first at once |
-//! | Postgres back | if trust had ended: a new generation, so that the publisher asks which batches are still its own |
+//! | Postgres back | if trust had ended: a new generation, so that the adopter asks which batches are still its own |
 //! | this node was declared dead | it revives itself, and a new generation begins |
 //! | etcd away | nothing |
 //! | another node dies or leaves | shards are assigned anew, `adopt_now` is notified |
@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::domain::NodeId;
 use crate::etcd;
 use crate::shutdown::Tasks;
 
@@ -43,7 +42,6 @@ pub use trust::TrustHandle;
 /// The handle of the membership.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    node: NodeId,
     standing: watch::Receiver<Standing>,
     trust: TrustHandle,
     adopt_now: Arc<Notify>,
@@ -58,7 +56,6 @@ pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
     let (leave, leave_out) = mpsc::channel(1);
     let adopt_now = Arc::new(Notify::new());
     let membership = Membership {
-        node: settings.node,
         standing,
         trust,
         adopt_now: Arc::clone(&adopt_now),
@@ -73,10 +70,6 @@ pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
 }
 
 impl Membership {
-    pub fn node(&self) -> NodeId {
-        self.node
-    }
-
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.clone()
     }

@@ -52,6 +52,20 @@ impl Front {
     }
 }
 
+/// Asks the desk; an `Unavailable` while it is not open yet. In tests of the API: asks the model.
+macro_rules! ask {
+    ($self:ident.$method:ident($($argument:expr),*), $refusal:ident) => {
+        match &$self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.$method($($argument),*).await,
+                Err(reason) => Err($refusal::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.$method($($argument),*).await,
+        }
+    };
+}
+
 impl Default for Service {
     fn default() -> Self {
         let starting = Missing { what: "postgres", why: "not reached yet".to_owned() };
@@ -97,145 +111,61 @@ impl Service {
 
     /// Withdraws a task.
     pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.cancel(id).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.cancel(id).await,
-        }
+        ask!(self.cancel(id), Trouble)
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.look_up(id).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.look_up(id).await,
-        }
+        ask!(self.look_up(id), Trouble)
     }
 
     /// Puts a draft with a name in the place of the task that the name stands for.
     pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.replace(draft).await,
-                Err(reason) => Err(Refusal::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.replace(draft).await,
-        }
+        ask!(self.replace(draft), Refusal)
     }
 
     /// The task that a name stands for.
     pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.look_up_named(topic, name).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.look_up_named(topic, name).await,
-        }
+        ask!(self.look_up_named(topic, name), Trouble)
     }
 
     /// Withdraws the task that a name stands for.
     pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.cancel_named(topic, name).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.cancel_named(topic, name).await,
-        }
+        ask!(self.cancel_named(topic, name), Trouble)
     }
 
     /// Pending tasks in due order, at most `limit`; `from` is where the page before has ended.
     pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.list(selection, from, limit).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.list(selection, from, limit).await,
-        }
+        ask!(self.list(selection, from, limit), Trouble)
     }
 
     /// How many tasks are pending, of one topic or of all.
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.counts(topic).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.counts(topic).await,
-        }
+        ask!(self.counts(topic), Trouble)
     }
 
     /// Withdraws all tasks that are meant, up to a bound.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.cancel_all(bulk).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.cancel_all(bulk).await,
-        }
+        ask!(self.cancel_all(bulk), Trouble)
     }
 
     /// Dead letters in the order of their due times.
     pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.list_dead(selection, from, limit).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.list_dead(selection, from, limit).await,
-        }
+        ask!(self.list_dead(selection, from, limit), Trouble)
     }
 
     /// Puts a dead letter back: its task is due now. `None` when there is none.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.redrive(id).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.redrive(id).await,
-        }
+        ask!(self.redrive(id), Trouble)
     }
 
     /// Puts all dead letters that are meant back, up to a bound.
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.redrive_all(bulk).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.redrive_all(bulk).await,
-        }
+        ask!(self.redrive_all(bulk), Trouble)
     }
 
     /// Drops a dead letter, and answers what it was; `None` when there is none.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.drop_dead(id).await,
-                Err(reason) => Err(Trouble::Unavailable { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.drop_dead(id).await,
-        }
+        ask!(self.drop_dead(id), Trouble)
     }
 
     /// # Errors

@@ -14,6 +14,7 @@ use super::partitions::KEEPER;
 use super::{Connection, Error, Settings};
 use crate::domain::IdRange;
 use crate::kill_point::{Point, reach};
+use crate::shutdown::chain;
 
 const PURPOSE: Purpose =
     Purpose { name: "mover", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
@@ -67,7 +68,7 @@ impl Mover {
                 Err(Error::BadValue { .. } | Error::Refused { .. }) if rows_max > 1 => rows_max = (rows_max / 2).max(1),
                 Err(error @ (Error::BadValue { .. } | Error::Refused { .. })) => {
                     let Some(stuck) = self.first_of(rest).await? else { break };
-                    tracing::error!(id = %stuck, %error, "a far task cannot be moved to its leaf; it is passed by");
+                    tracing::error!(id = %stuck, error = chain(&error), "a far task cannot be moved to its leaf; it is passed by");
                     moved.stuck_count += 1;
                     rest.from = after(stuck);
                 }

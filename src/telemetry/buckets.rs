@@ -3,11 +3,11 @@
 use super::Histogram;
 
 /// For what a statement, a request or a batch takes: 100 us to 10 s.
-pub const DURATION_SECONDS: [f64; 16] =
+const DURATION_SECONDS: [f64; 16] =
     [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
 /// For lateness: 1 ms to 1 h, fine where the promise is and coarse where an outage is.
-pub const LATENESS_SECONDS: [f64; 18] =
+const LATENESS_SECONDS: [f64; 18] =
     [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0];
 
 /// A histogram of durations, in seconds.

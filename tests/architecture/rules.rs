@@ -45,7 +45,6 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["main", "app"]),
     ("serde", &["api", "bench", "client", "etcd"]),
     ("serde_json", &["api", "bench", "client", "etcd"]),
-    ("serde_path_to_error", &["api"]),
     ("sqlx", &["postgres"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),

@@ -98,7 +98,7 @@ impl Node {
             let settings = etcd::Settings::new(&cluster.etcd, &cluster.database.name, cluster.ttl).unwrap();
             etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
         });
-        let broker = Arc::new(Mutex::new(BrokerContact { is_ready: true, has_broker: true, has_due: false }));
+        let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));
         let (asked, progress, clock) = (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
         let settings = Settings {
             node: id,
@@ -144,8 +144,8 @@ impl Node {
     /// For `span`, nobody's shards move.
     pub async fn stays_put(&self, span: Duration) {
         let mut standing = self.membership.standing();
-        let epoch = standing.borrow().epoch;
-        let moved = tokio::time::timeout(span, standing.wait_for(|standing| standing.epoch != epoch)).await;
+        let owners = standing.borrow().owners.clone();
+        let moved = tokio::time::timeout(span, standing.wait_for(|standing| standing.owners != owners)).await;
         assert!(moved.is_err(), "shards moved: {:?}", self.standing());
     }
 

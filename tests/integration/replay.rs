@@ -37,7 +37,7 @@ const WORKERS: usize = 4;
 type Counts = BTreeMap<&'static str, usize>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_random_traces_of_the_model_come_to_the_same_on_a_real_postgres() {
+async fn random_traces_of_the_model_come_to_the_same_on_a_real_postgres() {
     let began = Instant::now();
     let seed: u64 = rand::random();
     eprintln!("seed {seed}");

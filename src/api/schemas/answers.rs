@@ -208,9 +208,13 @@ fn node() -> Value {
         "address": { "type": "string", "description": "Where it can be reached, as it says." },
         "version": { "type": "string", "description": "Of the program." },
         "started_at": described("Moment", "When it started."),
-        "heartbeat_age_ms": { "type": "integer", "minimum": 0, "description": "Since its counter in Postgres last moved, as seen by the node that answers." },
+        "heartbeat_age_ms": { "type": "integer", "minimum": 0, "description": "Since its last heartbeat, by Postgres's clock; 0 for the node that answers and for one that joins." },
         "has_broker": { "type": "boolean", "description": "True while a broker of Kafka answers it." },
-        "standing": { "type": "string", "description": "What the node that answers takes it for, such as `alive`, `stale`, `left`." },
+        "standing": {
+            "type": "string",
+            "enum": ["joining", "assigned", "suspected", "dead", "left"],
+            "description": "What the node that answers takes it for.",
+        },
         "shards": { "type": "array", "items": { "type": "integer", "minimum": 0 }, "description": "The shards that it should claim." },
     });
     object(

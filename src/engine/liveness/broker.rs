@@ -7,8 +7,6 @@ use crate::domain::Monotonic;
 /// What the publisher knows of the brokers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BrokerContact {
-    /// The producer is there and its first metadata has come: the node can take shards.
-    pub is_ready: bool,
     /// A broker has answered lately (a report, metadata, a probe).
     pub has_broker: bool,
     /// Records are due, or past it, and not yet acknowledged.
@@ -49,8 +47,8 @@ mod tests {
     use super::*;
 
     const TTL: Duration = Duration::from_secs(3);
-    const AWAY: BrokerContact = BrokerContact { is_ready: true, has_broker: false, has_due: true };
-    const THERE: BrokerContact = BrokerContact { is_ready: true, has_broker: true, has_due: true };
+    const AWAY: BrokerContact = BrokerContact { has_broker: false, has_due: true };
+    const THERE: BrokerContact = BrokerContact { has_broker: true, has_due: true };
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_secs(seconds))

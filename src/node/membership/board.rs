@@ -50,24 +50,20 @@ impl Board {
         }
         let mine = owned.get(&self.settings.node).cloned().unwrap_or_default();
         let count = mine.len();
-        let has_left = found.last.is_some_and(|(beat, _)| beat.has_left);
         let nodes = self.nodes(found, &owned);
         self.standing.send_if_modified(|standing| {
             let is_moved = standing.owners != *owners;
-            let is_changed = is_moved || standing.is_cut_off != found.is_cut_off || standing.has_left != has_left;
+            let is_changed = is_moved || standing.is_cut_off != found.is_cut_off;
             *standing = Standing {
                 mine,
                 owners: owners.clone(),
-                epoch: standing.epoch + u64::from(is_moved),
                 is_cut_off: found.is_cut_off,
-                is_alone: found.nodes == [self.settings.node],
-                has_left,
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
                 nodes,
                 missing: std::mem::take(&mut standing.missing),
             };
             if is_moved {
-                tracing::info!(epoch = standing.epoch, nodes = found.nodes.len(), mine = ?standing.mine, "shards assigned");
+                tracing::info!(nodes = found.nodes.len(), mine = ?standing.mine, "shards assigned");
             }
             is_changed
         });

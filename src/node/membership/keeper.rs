@@ -193,7 +193,7 @@ impl Keeper {
             version: self.settings.version.clone(),
             counter: self.counter,
             has_broker: contact.has_broker,
-            can_publish: contact.is_ready && !is_cut_off && self.parts.clock.is_steady(),
+            can_publish: contact.has_broker && !is_cut_off && self.parts.clock.is_steady(),
             has_left: self.has_left,
         };
         let answer = self.heartbeats.beat(&beat).await?;

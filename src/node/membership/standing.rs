@@ -3,20 +3,15 @@
 use crate::domain::{Monotonic, NodeId, Shard};
 use crate::node::service::{Missing, NodeView};
 
-/// What the membership has come to. Receivers are woken when the shards, their owners, `is_cut_off` or `has_left` change; the rest is as of the last turn.
+/// What the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
     /// This node's shards, in order. None before its first heartbeat is committed, and once it has left.
     pub mine: Vec<Shard>,
     /// The owner of each shard, in the order of the shards; empty before the first heartbeat.
     pub owners: Vec<NodeId>,
-    /// Counts the changes of `owners`.
-    pub epoch: u64,
     /// No broker answers this node while others have contact: it is to purge its producer and to free its batches.
     pub is_cut_off: bool,
-    /// No other node has a place in the assignment.
-    pub is_alone: bool,
-    pub has_left: bool,
     /// When the last heartbeat that succeeded was sent.
     pub heartbeat_sent_at: Option<Monotonic>,
     /// All nodes that have a heartbeat or a key in etcd, this one first.

@@ -80,7 +80,7 @@ impl World {
         let cluster = schema::migrate(&settings, wishes).await.unwrap().cluster;
         let rules = Rules::new(&cluster);
         let mut keeper = Keeper::new(&settings, rules, Leaves::default().into(), Metrics::default());
-        assert!(keeper.prepare().await.unwrap());
+        assert!(keeper.make_all().await.unwrap());
         let mut sql = own.connect().await;
         let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
             .fetch_one(&mut sql)
