@@ -17,7 +17,7 @@ use crate::domain::{ClusterWishes, NodeId};
 use crate::node::service::Service;
 use crate::postgres::schema;
 use crate::shutdown::{Failure, Tasks, chain};
-use crate::{etcd, postgres, telemetry};
+use crate::{postgres, telemetry};
 
 /// How long the others may take to hear that this node leaves.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
@@ -33,11 +33,6 @@ pub fn problems(settings: &Settings) -> Vec<Problem> {
         problems.push(problem("--database-url", text));
     }
     problems.extend(kafka_settings::problems(settings).into_iter().map(|text| problem("--kafka", text)));
-    if let Some(endpoints) = &settings.etcd
-        && let Err(text) = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)
-    {
-        problems.push(problem("--etcd", text));
-    }
     problems
 }
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-pub use self::migration::{LEAVES_MAX, MigrationSettings};
+pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
 pub use self::reader::Problem;
 pub use self::secret::Secret;

@@ -4,6 +4,7 @@
 //! `register_with_unit`, and `_total` to counters.
 
 mod buckets;
+mod counted;
 mod exposition;
 pub mod logging;
 mod process;
@@ -15,4 +16,5 @@ pub use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::{Registry, Unit};
 
 pub use self::buckets::{durations, lateness};
+pub use self::counted::Counted;
 pub use self::exposition::{CONTENT_TYPE, encode, registry};

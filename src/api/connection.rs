@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::front::Api;
 use super::line::{Caller, Line};
-use super::metrics::Counted;
 use super::watched::Watched;
 use crate::clock;
+use crate::telemetry::Counted;
 
 /// What one connection of HTTP/2 may send before it is read, in bytes; the bound on bodies counts what is read.
 const WINDOW_BYTES: u32 = 256 << 10;

@@ -90,31 +90,6 @@ impl Metrics {
     }
 }
 
-/// Counts something for as long as it lives, however it ends: a caller that hangs up drops the request where it stands.
-#[derive(Debug)]
-pub struct Counted<'a> {
-    gauge: &'a Gauge,
-    amount: i64,
-}
-
-impl<'a> Counted<'a> {
-    pub fn new(gauge: &'a Gauge, amount: i64) -> Self {
-        gauge.inc_by(amount);
-        Self { gauge, amount }
-    }
-
-    pub fn add(&mut self, amount: i64) {
-        self.gauge.inc_by(amount);
-        self.amount = self.amount.saturating_add(amount);
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.gauge.dec_by(self.amount);
-    }
-}
-
 pub fn method_label(method: &Method) -> &'static str {
     const METHODS: [&str; 7] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"];
     METHODS.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")

@@ -2,10 +2,10 @@
 
 use tokio::sync::SemaphorePermit;
 
-use super::metrics::Counted;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::Shared;
+use crate::telemetry::Counted;
 
 /// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
 #[derive(Debug)]

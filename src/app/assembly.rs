@@ -127,7 +127,7 @@ impl Parts {
         let etcd = match &settings.etcd {
             None => None,
             Some(endpoints) => {
-                let etcd = etcd::Settings::new(&endpoints.join(","), &settings.cluster, settings.session_ttl)?;
+                let etcd = etcd::Settings::new(endpoints.clone(), &settings.cluster, settings.session_ttl);
                 Some(etcd::start(&etcd, node, tasks, etcd_metrics))
             }
         };

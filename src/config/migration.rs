@@ -7,9 +7,7 @@ use super::host::Host;
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
 use crate::domain::ShardCount;
-
-/// At most so many leaves up to the horizon: each costs every plan that cannot rule it out.
-pub const LEAVES_MAX: u32 = 300;
+use crate::domain::cluster::LEAVES_MAX;
 
 /// What a migration is told. `None`: keep what is stored, or take the default when nothing is.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::{Metrics, Waiting};
+use super::metrics::Metrics;
 use super::service::Trouble;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::postgres::Error;
 use crate::postgres::cancel;
 use crate::shutdown::{Failure, chain};
+use crate::telemetry::Counted;
 
 /// Ids of one statement.
 const IDS_MAX: usize = 500;
@@ -48,7 +49,7 @@ impl Canceller {
             mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
         })?;
-        let _waiting = Waiting::new(&self.metrics.cancel_queue, 1);
+        let _waiting = Counted::new(&self.metrics.cancel_queue, 1);
         answered
             .await
             .unwrap_or_else(|_ended| Err(Trouble::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))

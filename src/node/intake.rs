@@ -8,7 +8,6 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::Waiting;
 use super::named_store::NamedStore;
 use super::placing::{Place, Placing, clamp, refusal_of};
 use super::service::{Accepted, Refusal};
@@ -18,6 +17,7 @@ use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
 use crate::shutdown::{Failure, chain};
+use crate::telemetry::Counted;
 
 /// A group that gave way to another transaction is repeated so often.
 const TRIES_MAX: usize = 5;
@@ -123,8 +123,8 @@ impl Intake {
         if lane.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
-        let _tasks = Waiting::new(&self.metrics.submit_queue_tasks, count);
-        let _bytes = Waiting::new(&self.metrics.submit_queue_bytes, bytes);
+        let _tasks = Counted::new(&self.metrics.submit_queue_tasks, i64::try_from(count).unwrap_or(i64::MAX));
+        let _bytes = Counted::new(&self.metrics.submit_queue_bytes, i64::try_from(bytes).unwrap_or(i64::MAX));
         let results = answered.await;
         // The lane answers every request, unless it ends in the middle of it.
         results.unwrap_or_else(|_ended| all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() }))

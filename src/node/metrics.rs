@@ -108,27 +108,6 @@ impl Metrics {
     }
 }
 
-/// Counts what waits for as long as it waits, also when whoever waited has gone away.
-#[derive(Debug)]
-pub struct Waiting<'a> {
-    gauge: &'a Gauge,
-    amount: i64,
-}
-
-impl<'a> Waiting<'a> {
-    pub fn new(gauge: &'a Gauge, amount: usize) -> Self {
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-        gauge.inc_by(amount);
-        Self { gauge, amount }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.gauge.dec_by(self.amount);
-    }
-}
-
 struct Registrar<'a>(&'a mut Registry);
 
 impl Registrar<'_> {
