@@ -29,18 +29,14 @@ impl Sorter {
         Self { soon: now.plus(window), end }
     }
 
-    /// `may_claim`: this node has room and takes records of the task's topic.
-    pub fn place_of(&self, due_at: Timestamp, may_claim: bool) -> Place {
-        if may_claim && due_at <= self.soon { Place::Claimed } else { self.table_of(due_at) }
+    /// `may_claim`: whether this node has room and takes records of the task's topic; asked only of what is due within the window.
+    pub fn place_of(&self, due_at: Timestamp, may_claim: impl FnOnce() -> bool) -> Place {
+        if due_at <= self.soon && may_claim() { Place::Claimed } else { self.table_of(due_at) }
     }
 
     /// The table that a task belongs in when it is not claimed.
     pub fn table_of(&self, due_at: Timestamp) -> Place {
         if due_at < self.end { Place::Near } else { Place::Far }
-    }
-
-    pub fn is_soon(&self, due_at: Timestamp) -> bool {
-        due_at <= self.soon
     }
 }
 
@@ -52,7 +48,7 @@ mod tests {
     fn within_the_window_it_is_claimed_within_the_leaves_it_is_near_and_beyond_them_it_is_far() {
         let at = Timestamp::from_millis;
         let sorter = Sorter::new(at(1_000), Duration::from_millis(200), at(5_000));
-        let places = |may_claim| [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), may_claim));
+        let places = |may_claim| [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), || may_claim));
         assert_eq!(places(true), [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]);
         assert_eq!(places(false), [Place::Near, Place::Near, Place::Near, Place::Near, Place::Far]);
     }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Timestamp};
 use crate::postgres::connection::Purpose;
 use crate::postgres::far::Mover;
 use crate::postgres::names::Names;
-use crate::postgres::partitions::{self, CREATE_MAX, Census};
+use crate::postgres::partitions::{self, Census};
 use crate::postgres::retire::Retirer;
 use crate::postgres::{Connection, Error, Settings};
 use crate::shutdown::{Failure, Tasks, chain};
@@ -202,7 +202,7 @@ impl Keeper {
     async fn make_ahead(&mut self, parent: Parent) -> Result<bool, Error> {
         let (census, now) = partitions::take_census(&mut self.connection, parent).await?;
         let missing = self.rules.missing(parent, &census.attached, now);
-        let made = self.make(&missing).await;
+        let made = partitions::create(&mut self.connection, &self.rules, &missing).await;
         let (census, now) = match missing.is_empty() {
             true => (census, now),
             false => partitions::take_census(&mut self.connection, parent).await?,
@@ -210,16 +210,6 @@ impl Keeper {
         self.report(parent, &census, now);
         made?;
         Ok(self.rules.end_of_run(parent, &census.attached, now) > now)
-    }
-
-    async fn make(&mut self, missing: &[Partition]) -> Result<(), Error> {
-        for chunk in missing.chunks(CREATE_MAX) {
-            // When another node is at it, its work will be seen in the next census.
-            if !partitions::create(&mut self.connection, &self.rules, chunk).await? {
-                break;
-            }
-        }
-        Ok(())
     }
 
     fn report(&self, parent: Parent, census: &Census, now: Timestamp) {

@@ -37,9 +37,8 @@ pub struct Sorter<'a> {
 
 impl Sorter<'_> {
     pub fn place_of(&self, task: &NewTask) -> Place {
-        let due_at = task.id.due_at();
         let is_open = || self.shared.holdings.topics().is_open(&task.record.topic);
-        self.rule.place_of(due_at, self.may_claim && self.rule.is_soon(due_at) && is_open())
+        self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
     }
 
     /// The table that a task belongs in when it is not claimed.

@@ -5,13 +5,20 @@ use std::future::Future;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection as _};
 
 use super::error::{Cause, Error};
+use crate::clock;
+use crate::domain::Monotonic;
 
 /// Opening a connection may take no longer, whatever it is for: where that takes longer, another attempt fares better.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A connection that was not used for so long is asked for a sign of life first: the server may have closed it meanwhile (a restart, a fail-over), and a
+/// statement that finds that out has an unknown outcome.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+/// How long it may take to give it.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
 
 /// Where Postgres is. The password is never printed.
 #[derive(Clone)]
@@ -58,6 +65,7 @@ pub struct Connection {
     purpose: Purpose,
     options: PgConnectOptions,
     open: Option<PgConnection>,
+    used_at: Monotonic,
 }
 
 impl Connection {
@@ -82,12 +90,12 @@ impl Connection {
                 ("jit", "off"),
             ])
             .options(purpose.settings.iter().copied());
-        Self { purpose, options, open: None }
+        Self { purpose, options, open: None, used_at: Monotonic::default() }
     }
 
     /// The open connection, after opening it when need be.
     pub async fn open(&mut self) -> Result<&mut PgConnection, Error> {
-        let connection = match self.open.take() {
+        let connection = match self.living().await {
             Some(open) => open,
             None => {
                 let what = format!("connect for {}", self.purpose.name);
@@ -97,7 +105,23 @@ impl Connection {
                     .map_err(|source| Error::Unreachable { what, source })?
             }
         };
+        self.used_at = clock::monotonic();
         Ok(self.open.insert(connection))
+    }
+
+    /// The connection that is open, unless it has died of idleness.
+    async fn living(&mut self) -> Option<PgConnection> {
+        let mut open = self.open.take()?;
+        if clock::monotonic().since(self.used_at) < IDLE_MAX {
+            return Some(open);
+        }
+        match within(SIGN_OF_LIFE_MAX, open.ping()).await {
+            Ok(()) => Some(open),
+            Err(cause) => {
+                tracing::debug!(purpose = self.purpose.name, %cause, "an idle connection to Postgres is gone; opening another one");
+                None
+            }
+        }
     }
 
     /// Runs a statement on the open connection within the deadline. After a failure that leaves the connection in doubt it is closed.
@@ -108,6 +132,7 @@ impl Connection {
         let deadline = self.purpose.deadline;
         let connection = self.open().await?;
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
+        self.used_at = clock::monotonic();
         // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
         if matches!(outcome, Err(Error::Unavailable { .. } | Error::Refused { .. })) {
             self.close();

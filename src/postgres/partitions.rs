@@ -82,11 +82,20 @@ async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, T
 }
 
 /// Partitions made in one transaction: each takes a few locks and about 4 ms.
-pub const CREATE_MAX: usize = 32;
+const CREATE_MAX: usize = 32;
 
-/// Makes `partitions` and attaches them, in one transaction, in their order; one that exists already is attached. False when another node is at it.
-/// An attach waits for nothing that inserts, claims or reads.
+/// Makes `partitions` and attaches them, in their order; one that exists already is attached. False when another node is at it: its work will be seen in the
+/// next census. An attach waits for nothing that inserts, claims or reads.
 pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
+    for some in partitions.chunks(CREATE_MAX) {
+        if !create_some(connection, rules, some).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn create_some(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
     let what = partitions
         .first()
         .map_or_else(String::new, |first| format!("make {} partitions from {} on", partitions.len(), first.name()));

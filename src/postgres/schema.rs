@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 pub use super::cluster::Refused;
 use super::connection::Purpose;
 use super::error::Cause;
-use super::partitions::{self, CREATE_MAX, MIGRATE, execute, take_census};
+use super::partitions::{self, MIGRATE, execute, take_census};
 use super::{Connection, Error, Settings, cluster};
 use crate::clock;
 use crate::domain::leaves::{Parent, Rules};
@@ -170,7 +170,7 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
                 let what = format!("make the partitions of {}", parent.table());
                 return Err(Error::new(what, Cause::Fact("another node is at it and does not come to an end")));
             }
-            if make_all(connection, rules, &missing).await? {
+            if partitions::create(connection, rules, &missing).await? {
                 made += missing.len();
             } else {
                 clock::sleep(Duration::from_millis(100)).await;
@@ -178,19 +178,6 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
         }
     }
     Ok(made)
-}
-
-async fn make_all(
-    connection: &mut Connection,
-    rules: &Rules,
-    missing: &[crate::domain::leaves::Partition],
-) -> Result<bool, Error> {
-    for chunk in missing.chunks(CREATE_MAX) {
-        if !partitions::create(connection, rules, chunk).await? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Why a node may not start on this database.

@@ -23,6 +23,7 @@ mod examples;
 mod far;
 mod hazards;
 mod heartbeats;
+mod idle_connections;
 mod interface;
 mod kafka_edge;
 mod kafka_outage;

@@ -152,7 +152,7 @@ impl Decisions {
     pub fn place(&self, task: usize, tick: u8, may_claim: bool) -> Place {
         let now = at(self.times.ticks[usize::from(tick)]);
         let end = if tick >= self.times.leaf_at { EPOCH.plus(LEAF * 4) } else { EPOCH };
-        Sorter::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], may_claim)
+        Sorter::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], || may_claim)
     }
 
     /// What `identity` makes of the others.
