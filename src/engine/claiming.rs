@@ -35,7 +35,7 @@ use crate::domain::{IdRange, Timestamp, TopicName};
 pub struct Settings {
     /// How far ahead of its due time a task is claimed.
     pub window: Duration,
-    /// How far behind the front a tick looks again: longer than an insert takes to commit. 0.5 to 1 s; more costs 0.65 ms per 1000 dead entries.
+    /// How far behind the front a tick looks again: the window, and longer than an insert takes to commit. More costs 0.65 ms per 1000 dead entries.
     pub slack: Duration,
     /// Width of a leaf: no claim reaches past the end of one, so that the ids of a batch lie close together.
     pub leaf: Duration,
@@ -125,12 +125,12 @@ impl Claiming {
         Self { settings, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
     }
 
-    /// Starts anew: after a start, or when the shards have changed. A sweep must follow.
+    /// Starts anew: after a start, or when the shards have changed. A sweep must follow. What was set aside of all shards is kept.
     pub fn restart(&mut self) {
         self.front = None;
         self.cut = Uuid::nil();
-        self.strips.clear();
-        self.passed.clear();
+        self.strips.restart();
+        self.passed.restart();
     }
 
     /// The claim of the front that is due at `now`; `None` when the front is at now + window.
@@ -303,7 +303,11 @@ impl Claiming {
     /// Looks through all that is behind the front, from the oldest leaf on.
     pub fn sweep(&mut self, oldest: Timestamp, now: Timestamp, scope: Scope) {
         let end = match scope {
-            Scope::Mine => self.front.map_or_else(|| floor_of(now), |front| self.behind(front)).min(floor_of(now)),
+            Scope::Mine => {
+                // The front begins here even if there is no room for its first claim yet: what becomes due until then lies behind it.
+                let front = *self.front.get_or_insert(floor_of(now));
+                self.behind(front).min(floor_of(now.plus(self.settings.window)))
+            }
             Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };

@@ -57,6 +57,8 @@ pub enum Action {
     /// Ask Kafka for the topic's metadata, and tell [`Topics::looked`].
     Look(TopicName),
     Parked(TopicName),
+    /// Kafka says that there is no such topic: in so long its tasks are given up on, if it goes on saying so.
+    Denied(TopicName, Duration),
     /// It takes records again: sweep for what was left.
     Unparked(TopicName),
     /// It does not exist, and did not for so long that its tasks are given up on: sweep for them.
@@ -164,8 +166,8 @@ impl Topics {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
                     actions.push(Action::Parked(name.clone()));
                 }
-                // A probe without a task goes on until there is one.
-                State::Probing { since } if topic.tasks > 0 && now.since(since) >= silence_max => {
+                // A probe without a task goes on until there is one, and one whose tasks are not due yet until they are.
+                State::Probing { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= silence_max => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
                 }
                 State::Parked { probe_at } if probe_at <= now => {
@@ -208,8 +210,12 @@ impl Topics {
                 let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
                 let since = unbroken.map_or(now, |(since, _)| since);
                 entry.denied = Some((since, now));
-                if now.since(since) < self.settings.denial_max || matches!(entry.state, State::Gone { .. }) {
+                if matches!(entry.state, State::Gone { .. }) {
                     return None;
+                }
+                let left = self.settings.denial_max.saturating_sub(now.since(since));
+                if !left.is_zero() {
+                    return unbroken.is_none().then(|| Action::Denied(topic.clone(), left));
                 }
                 entry.state = State::Gone { look_at: now.plus(self.settings.silence_max) };
                 // What is to be given up is found by a sweep: until then this must not be forgotten, idle though the topic is.
@@ -314,14 +320,29 @@ mod tests {
         assert!(topics.is_open(&topic()));
         topics.held(&topic(), 5, 50, second(11));
         assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
-        assert_eq!(topics.turn(second(15), true, |_| true), []);
+        assert_eq!(topics.turn(second(16), true, |_| false), []);
+        assert_eq!(topics.turn(second(17), true, |_| true), []);
         assert_eq!(topics.left_out(), [topic()], "parked again");
+        assert_eq!(topics.turn(second(22), true, |_| true), [Action::Look(topic())]);
+    }
+
+    #[test]
+    fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        topics.looked(&topic(), Sight::There, second(10));
+        topics.held(&topic(), 5, 50, second(11));
+        assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
+        assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
     }
 
     #[test]
     fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
         let mut topics = silent_topics();
-        for n in (10..310).step_by(10) {
+        let in_five_minutes = Action::Denied(topic(), Duration::from_secs(300));
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), Some(in_five_minutes));
+        for n in (20..310).step_by(10) {
             assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
         }
         assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
@@ -346,8 +367,9 @@ mod tests {
     #[test]
     fn denials_with_a_gap_between_do_not_add_up() {
         let mut topics = silent_topics();
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), None);
+        let in_five_minutes = Some(Action::Denied(topic(), SETTINGS.denial_max));
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), in_five_minutes);
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), in_five_minutes);
         assert_eq!(topics.looked(&topic(), Sight::Denied, second(410)), None);
     }
 
@@ -396,8 +418,7 @@ mod tests {
     #[test]
     fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon() {
         let mut topics = silent_topics();
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), None);
-        for n in (20..=310).step_by(10) {
+        for n in (10..=310).step_by(10) {
             topics.looked(&topic(), Sight::Denied, second(n));
         }
         assert!(topics.is_gone(&topic()));

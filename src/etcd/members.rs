@@ -63,7 +63,9 @@ impl Follower {
         let read = within(deadline, "read the members", get).await?;
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut members: BTreeMap<_, _> = read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
-        let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+        // From the revision on that was read, though its events are known: etcd answers no question about the progress of a watch that begins in the future, and
+        // nobody else need ever write.
+        let options = WatchOptions::new().with_prefix().with_start_revision(revision);
         let mut stream = within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
         self.contact.back();
         loop {

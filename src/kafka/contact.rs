@@ -1,7 +1,7 @@
 //! Whether a broker can be reached now.
 //!
 //! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
-//! answer: a refusal proves contact, too). Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only
+//! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only
 //! makes the next probe come at once. So a broker that is gone is noticed within the probe's deadline (1 s), and one that hangs within 2 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,10 +107,15 @@ impl Contact {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
+    /// What is known of the trouble, for people.
+    pub(super) fn note(&self, trouble: &str) {
+        *self.trouble_lock() = Some(trouble.to_owned());
+    }
+
     /// A connection had trouble: look now whether that is all of Kafka.
     pub(super) fn doubt(&self, trouble: Option<&str>) {
         if let Some(trouble) = trouble {
-            *self.trouble_lock() = Some(trouble.to_owned());
+            self.note(trouble);
         }
         if self.is_held() && !self.shared.is_doubted.swap(true, Ordering::Relaxed) {
             // A full queue means that the prober is at work, and it looks at the flag after each request.

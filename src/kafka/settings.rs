@@ -50,13 +50,14 @@ const ALIASES: [(&str, &str); 7] = [
     ("max.in.flight", "max.in.flight.requests.per.connection"),
 ];
 
+const GAPLESS: &str = "enable.gapless.guarantee";
 /// Properties on which a promise rests, with the values that keep it, the first of which is set.
 const PROMISED: [(&str, &[&str], &str); 5] = [
     ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
     ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
     ("allow.auto.create.topics", &["false"], "looking up a topic that does not exist would create it"),
     ("delivery.report.only.error", &["false"], "a task is settled by its acknowledgement"),
-    ("enable.gapless.guarantee", &["false"], "one refused record would end the whole producer"),
+    (GAPLESS, &["false"], "one refused record would end the whole producer"),
 ];
 
 /// Single values that would break a promise; librdkafka's defaults are fine.
@@ -97,7 +98,8 @@ impl Settings {
             // After the operator's: company is what this producer exists to avoid.
             config.set("batch.num.messages", "1").set("linger.ms", "0");
         }
-        for (name, values, _) in PROMISED {
+        // What librdkafka calls experimental it warns of as soon as it is named, and false is its default.
+        for (name, values, _) in PROMISED.into_iter().filter(|(name, ..)| *name != GAPLESS) {
             config.set(name, values[0]);
         }
         config

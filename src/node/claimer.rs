@@ -15,6 +15,7 @@ use super::membership::{Progress, Standing};
 use super::metrics::Metrics;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
+use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, NodeId, ShardCount, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
@@ -211,6 +212,7 @@ impl Claimer {
 
     fn back_off(&mut self, error: &Error) -> Duration {
         self.shared.metrics.claim_failures.inc();
+        self.progress.claim_failed(self.index, chain(error), matches!(error, Error::GaveWay { .. }));
         if self.retry == RETRY_MIN {
             tracing::warn!(error = chain(error), "claim failed; it will be tried again");
         }
@@ -236,6 +238,10 @@ impl Claimer {
     /// One turn: the front as far as it is due, then a little of what was set aside.
     async fn turn(&mut self) -> Result<Next, Error> {
         let Some(now) = self.shared.clock.now().filter(|_| self.shared.gate.may_claim()) else { return Ok(Next::Idle) };
+        if self.mine.is_empty() && self.progress.is_failing(self.index) {
+            // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
+            self.claim_nothing(now).await?;
+        }
         if self.mine.is_empty() && self.index > 0 {
             return Ok(Next::Idle);
         }
@@ -366,6 +372,7 @@ impl Claimer {
         let (claimed, spent) = match answer {
             Ok(Answer { claimed, now, spent }) => {
                 self.shared.clock.take_in(now, began_at);
+                self.progress.claimed(self.index);
                 (claimed, spent)
             }
             Err(error) => {
@@ -396,6 +403,15 @@ impl Claimer {
         }
     }
 
+    async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), Error> {
+        let range = IdRange { from: floor_of(now), to: floor_of(now) };
+        let batch = BatchId::new(now, rand::random(), rand::random());
+        let request = Request { batch, owner: self.shared.node, shards: &self.all, range, left_out: &[], quarantined: &[] };
+        self.claims.claim(Source::Task, request).await?;
+        self.progress.claimed(self.index);
+        Ok(())
+    }
+
     async fn take_in(&mut self, batch: Batch, claim: &Claim) {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         self.shared.metrics.claimed.inc_by(count);
@@ -414,6 +430,7 @@ impl Claimer {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();
+            self.progress.claim_failed(self.index, chain(&error), true);
             self.claiming_of(source).gave_way(claim);
             return Ok(0);
         }

@@ -17,7 +17,8 @@ use super::membership::Standing;
 use super::metrics::Metrics;
 use super::replacer::Replacer;
 use super::service::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, Page, Placed, Refusal, Trouble,
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, NodeView, Page, Placed, Refusal,
+    Trouble,
 };
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
@@ -284,17 +285,27 @@ impl Desk {
     pub async fn cluster(&self) -> ClusterView {
         let now = self.clock.now();
         let backlog = self.overdue(now).await;
-        let nodes = self.standing.borrow().nodes.clone();
         ClusterView {
             node: self.node,
             now,
             shard_count: self.cluster.shards.get(),
             window: self.cluster.window,
             horizon: self.cluster.horizon,
-            nodes,
+            nodes: self.nodes(),
             backlog,
             missing: self.missing(),
         }
+    }
+
+    /// As of this node's last heartbeat, and so much older now.
+    fn nodes(&self) -> Vec<NodeView> {
+        let standing = self.standing.borrow();
+        let passed = standing.heartbeat_sent_at.map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
+        let mut nodes = standing.nodes.clone();
+        for node in &mut nodes {
+            node.heartbeat_age += passed;
+        }
+        nodes
     }
 
     /// What the node lacks to be ready; nothing: it is.

@@ -47,6 +47,7 @@ pub struct Reports {
     is_cut_off: AtomicBool,
     /// How many topics are given up on; mostly none.
     gone_count: AtomicUsize,
+    said_dead_at: Mutex<Option<Monotonic>>,
 }
 
 /// A producer, and whether it was replaced: what fails in it then is handed over again, to its successor.
@@ -73,6 +74,8 @@ struct Pulse {
     since: Monotonic,
 }
 
+/// A dead letter is told of so often, however many there are.
+const SAY_DEAD_EVERY: Duration = Duration::from_secs(60);
 /// A producer without an acknowledgement for so long, while records wait and other clients reach Kafka, is asked whether anybody answers it.
 const PULSE_MAX: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
@@ -111,6 +114,7 @@ impl Reports {
             topic_actions: Mailbox::default(),
             is_cut_off: AtomicBool::new(false),
             gone_count: AtomicUsize::new(0),
+            said_dead_at: Mutex::new(None),
         }
     }
 
@@ -183,7 +187,15 @@ impl Reports {
 
     fn dead(&self, held: &Arc<Held>, place: usize, reason: &str) {
         self.metrics.dead.inc();
-        tracing::debug!(task = %held.batch.task(place).first_id, reason, "dead letter");
+        let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
+        let mut said_at = self.said_dead_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if said_at.is_none_or(|at| now.since(at) >= SAY_DEAD_EVERY) {
+            *said_at = Some(now);
+            tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
+        } else {
+            tracing::debug!(task = %id, %topic, reason, "dead letter");
+        }
+        drop(said_at);
         self.note(held, place, Outcome::Dead { reason: reason.into() });
     }
 

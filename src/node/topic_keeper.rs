@@ -94,6 +94,10 @@ impl TopicKeeper {
             Action::Parked(topic) => {
                 tracing::warn!(%topic, "no acknowledgement; the topic is parked, its tasks stay where they are")
             }
+            Action::Denied(topic, left) => {
+                let left_s = left.as_secs();
+                tracing::warn!(%topic, left_s, "Kafka has no such topic any more; its tasks become dead letters then, unless it is made again");
+            }
             Action::Gone(topic) => {
                 tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters");
                 self.sweep();

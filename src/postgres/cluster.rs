@@ -111,7 +111,7 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
             select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
               current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
               current_setting('wal_compression') as wal_compression, current_setting('commit_delay') <> '0' as has_commit_delay,
-              pg_is_in_recovery() as is_standby",
+              pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding",
         )
         .fetch_one(open)
         .await
@@ -130,6 +130,11 @@ fn judge(row: &PgRow) -> Result<Faults, sqlx::Error> {
     };
     refuse(number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed"));
     refuse(row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned());
+    let encoding: String = row.try_get("encoding")?;
+    refuse(
+        encoding != "UTF8",
+        format!("the database is encoded in {encoding}: make one with `encoding 'UTF8' template template0`"),
+    );
     refuse(
         !row.try_get::<bool, _>("has_fsync")?,
         "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised".to_owned(),

@@ -8,6 +8,8 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection as _};
 
+use tracing::log::LevelFilter;
+
 use super::error::{Cause, Error};
 use crate::clock;
 use crate::domain::Monotonic;
@@ -19,6 +21,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// How long it may take to give it.
 const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
+/// A statement that takes longer (and a tenth of its deadline) is told of, ..
+const SLOW: Duration = Duration::from_secs(1);
+/// .. once in so long for each connection.
+const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
 
 /// Where Postgres is. The password is never printed.
 #[derive(Clone)]
@@ -32,7 +38,9 @@ impl Settings {
         // The driver's own message may repeat parts of the URL, with the password in it.
         let options = PgConnectOptions::from_str(url)
             .map_err(|_may_hold_the_password| "not a URL of the form postgres://user:password@host:port/database".to_owned())?;
-        Ok(Self { options: options.log_statements(tracing::log::LevelFilter::Off) })
+        // Slow ones are told of here, without their text.
+        let options = options.log_statements(LevelFilter::Off).log_slow_statements(LevelFilter::Off, Duration::MAX);
+        Ok(Self { options })
     }
 
     /// Host (or socket folder), port and database, for messages.
@@ -66,6 +74,7 @@ pub struct Connection {
     options: PgConnectOptions,
     open: Option<PgConnection>,
     used_at: Monotonic,
+    said_slow_at: Option<Monotonic>,
 }
 
 impl Connection {
@@ -83,6 +92,7 @@ impl Connection {
                 ("default_transaction_read_only", "off"),
                 ("lock_timeout", "1s"),
                 ("idle_in_transaction_session_timeout", "5s"),
+                ("idle_session_timeout", "0"),
                 // A claim answers before it commits. Whoever does not read that (a frozen node, a machine that is gone) must not keep its rows locked; over a Unix
                 // socket the end of the process does it.
                 ("tcp_user_timeout", "5s"),
@@ -90,7 +100,7 @@ impl Connection {
                 ("jit", "off"),
             ])
             .options(purpose.settings.iter().copied());
-        Self { purpose, options, open: None, used_at: Monotonic::default() }
+        Self { purpose, options, open: None, used_at: Monotonic::default(), said_slow_at: None }
     }
 
     /// The open connection, after opening it when need be.
@@ -132,12 +142,24 @@ impl Connection {
         let deadline = self.purpose.deadline;
         let connection = self.open().await?;
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
-        self.used_at = clock::monotonic();
+        self.took(what, deadline);
         // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
         if matches!(outcome, Err(Error::Unavailable { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome
+    }
+
+    /// A statement that was slow is told of, without its text and its values; at most once a minute.
+    fn took(&mut self, what: &str, deadline: Duration) {
+        let now = clock::monotonic();
+        let took = now.since(self.used_at);
+        let is_said = self.said_slow_at.is_some_and(|at| now.since(at) < SAY_SLOW_EVERY);
+        if took >= SLOW.max(deadline / 10) && !deadline.is_zero() && !is_said {
+            self.said_slow_at = Some(now);
+            tracing::warn!(purpose = self.purpose.name, took_ms = took.as_millis(), "Postgres was slow to {what}");
+        }
+        self.used_at = now;
     }
 
     pub fn is_open(&self) -> bool {

@@ -64,6 +64,21 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     eventually("records of after the outage", DEADLINE, async || is_after()).await;
     traffic.stop().await;
     check(cluster, &ledger, &consumer, service).await;
+    if service == "etcd" {
+        see_members_in_silence(&nodes[0]).await;
+    }
+}
+
+/// While nobody writes to etcd, a node goes on seeing the members: for longer than a session lives.
+async fn see_members_in_silence(node: &Api) {
+    let failures = async || {
+        let text = node.get("/metrics").await.text;
+        let line = text.lines().find_map(|line| line.strip_prefix("punctual_etcd_failures_total ")).map(str::to_owned);
+        line.expect("the metric is there")
+    };
+    let (before, began_at) = (failures().await, now_ms());
+    eventually("4 s of silence", DEADLINE, async || now_ms() > began_at + 4000).await;
+    assert_eq!(failures().await, before, "the view of the members was lost");
 }
 
 async fn check(cluster: &Cluster, ledger: &Ledger, consumer: &crate::support::Consumer, service: &str) {

@@ -208,7 +208,7 @@ fn node() -> Value {
         "address": { "type": "string", "description": "Where it can be reached, as it says." },
         "version": { "type": "string", "description": "Of the program." },
         "started_at": described("Moment", "When it started."),
-        "heartbeat_age_ms": { "type": "integer", "minimum": 0, "description": "Since its last heartbeat, by Postgres's clock; 0 for the node that answers and for one that joins." },
+        "heartbeat_age_ms": { "type": "integer", "minimum": 0, "description": "Since its last heartbeat that the node which answers knows of; 0 for one that joins." },
         "has_broker": { "type": "boolean", "description": "True while a broker of Kafka answers it." },
         "standing": {
             "type": "string",

@@ -71,8 +71,9 @@ impl Strips {
         self.strips.len()
     }
 
-    pub(super) fn clear(&mut self) {
-        self.strips.clear();
+    /// Forgets what a sweep of one's shards will come to again.
+    pub(super) fn restart(&mut self) {
+        self.strips.retain(|strip| strip.scope == Scope::All && strip.kind != Kind::Sweep);
     }
 
     pub(super) fn has_sweep(&self) -> bool {

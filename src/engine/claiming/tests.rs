@@ -80,6 +80,51 @@ fn a_crowded_millisecond_is_divided_and_the_front_goes_on() {
 }
 
 #[test]
+fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_claimed_once_there_is() {
+    let mut claiming = Claiming::new(SETTINGS);
+    tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
+    claiming.restart();
+    claiming.sweep(at(-900_000), at(10), Scope::Mine);
+    // No room for claims until now.
+    let mut table = BTreeSet::from([id(-100, 1), id(9, 1), id(10, 1), id(2_000, 1), id(4_900, 1), id(5_100, 1)]);
+    tick(&mut claiming, at(5_000), &mut table, 100);
+    assert_eq!(table, BTreeSet::new());
+}
+
+#[test]
+fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
+    let mut claiming = Claiming::new(SETTINGS);
+    claiming.came_late(IdRange { from: id(-100, 0), to: id(-90, 0) }, at(0));
+    claiming.sweep(at(-900_000), at(0), Scope::All);
+    claiming.restart();
+    let claim = claiming.next_of_strips().unwrap();
+    assert_eq!((claim.range, claim.scope), (IdRange { from: id(-100, 0), to: id(-90, 0) }, Scope::All));
+    claiming.took(&claim, &taken(0));
+    assert_eq!(claiming.next_of_strips(), None, "the sweep begins anew with that of the new shards");
+}
+
+#[test]
+fn a_sweep_reaches_up_to_the_front_however_wide_the_window() {
+    let window = Duration::from_secs(10);
+    for slack in [Duration::from_millis(750), window + Duration::from_millis(550)] {
+        let mut claiming = Claiming::new(Settings { window, slack, ..SETTINGS });
+        while let Some(claim) = claiming.next_of_front(at(0)) {
+            claiming.took(&claim, &taken(0));
+        }
+        // A topic takes records again: what was left out of those claims is found by the sweep, or by the next look of the front.
+        let mut left = BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
+        claiming.sweep(at(-900_000), at(0), Scope::Mine);
+        while let Some(claim) = claiming.next_of_strips() {
+            assert!(claim.range.to <= floor_of(at(10_000)), "no claim reaches past now + window");
+            carry_out(&mut claiming, &claim, &mut left);
+        }
+        let claim = claiming.next_of_front(at(50)).unwrap();
+        carry_out(&mut claiming, &claim, &mut left);
+        assert_eq!(left, BTreeSet::new());
+    }
+}
+
+#[test]
 fn a_lock_that_lasts_holds_up_no_sweep() {
     let mut claiming = Claiming::new(SETTINGS);
     let locked = id(-100_000, 1 << 61);

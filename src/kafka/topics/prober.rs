@@ -1,6 +1,7 @@
 //! The thread that asks Kafka about topics, and all the time whether it is there at all. librdkafka's questions block: hence a thread.
 
 use std::collections::HashSet;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -24,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PROBE_AFTER: Duration = Duration::from_millis(750);
 /// A broker that answers later than this counts as away until it does.
 const PROBE_DEADLINE: Duration = Duration::from_secs(1);
+/// What finding out whether brokers can be reached where they say may take; and one address of it.
+const REACH_DEADLINE: Duration = Duration::from_secs(1);
+const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 /// Between two probes in trouble: one broker of many may have it for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client that has had no answer for so long is made anew. One that a starting broker has told of no brokers at all forgets those it knew, and never
@@ -123,7 +127,20 @@ impl Prober {
         }
         let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
         match self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE) {
-            Ok(_) => self.answered(),
+            Ok(metadata) => {
+                let is_known = self.contact.is_held() && !self.contact.is_doubted();
+                let addresses = metadata.brokers().iter().map(|broker| (broker.host(), broker.port()));
+                match if is_known { Ok(()) } else { reach_one(addresses) } {
+                    Ok(()) => {
+                        self.unanswered_since = None;
+                        self.acknowledged();
+                    }
+                    Err(reason) => {
+                        self.contact.note(&reason);
+                        self.unanswered(&reason);
+                    }
+                }
+            }
             Err(error) => self.unanswered(&reason_of(&error)),
         }
     }
@@ -139,10 +156,12 @@ impl Prober {
         std::mem::replace(&mut self.acknowledged_count, count) != count
     }
 
-    /// This client has had an answer.
+    /// This client has had an answer. That is no contact yet: it may be the only address from outside that works.
     fn answered(&mut self) {
         self.unanswered_since = None;
-        self.acknowledged();
+        if self.contact.is_held() {
+            self.acknowledged();
+        }
     }
 
     /// A producer has had one: there is contact, and of this client it says nothing.
@@ -259,6 +278,36 @@ impl Prober {
     }
 }
 
+/// Whether one of the addresses at which brokers say that they can be reached takes a connection. A broker answers whoever has found it, by whatever name; records
+/// go to the address that it advertises. Without any address nothing is known against them: a broker that is just starting tells of none.
+fn reach_one<'a>(addresses: impl Iterator<Item = (&'a str, i32)>) -> Result<(), String> {
+    let begun_at = clock::monotonic();
+    let mut tried = Vec::new();
+    for (host, port) in addresses {
+        let left = REACH_DEADLINE.saturating_sub(clock::monotonic().since(begun_at)).min(CONNECT_DEADLINE);
+        if left.is_zero() {
+            break;
+        }
+        if can_connect(host, port, left) {
+            return Ok(());
+        }
+        tried.push(format!("{host}:{port}"));
+    }
+    if tried.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "Kafka answers, but no connection can be made to what it advertises, {} (advertised.listeners)",
+        tried.join(", ")
+    ))
+}
+
+fn can_connect(host: &str, port: i32, deadline: Duration) -> bool {
+    let Ok(port) = u16::try_from(port) else { return false };
+    let Ok(mut addresses) = (host, port).to_socket_addrs() else { return false };
+    addresses.any(|address| TcpStream::connect_timeout(&address, deadline).is_ok())
+}
+
 /// How long a question may take that must be answered until then.
 fn left(until: Monotonic) -> Result<Duration, LookUpError> {
     let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE);
@@ -284,6 +333,8 @@ fn reason_of(error: &KafkaError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -293,6 +344,20 @@ mod tests {
         for code in [Code::LeaderNotAvailable, Code::RequestTimedOut, Code::NotController, Code::Unknown] {
             assert!(matches!(error_of(code), LookUpError::Unavailable { .. }), "{code:?}");
         }
+    }
+
+    #[test]
+    fn brokers_are_there_when_one_takes_a_connection_where_it_says() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = i32::from(listener.local_addr().unwrap().port());
+        let closed = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            i32::from(listener.local_addr().unwrap().port())
+        };
+        assert_eq!(reach_one([("127.0.0.1", closed), ("127.0.0.1", port)].into_iter()), Ok(()));
+        let reason = reach_one([("127.0.0.1", closed), ("127.0.0.1", -1)].into_iter()).unwrap_err();
+        assert!(reason.contains(&format!("127.0.0.1:{closed}, 127.0.0.1:-1 (advertised.listeners)")), "{reason}");
+        assert_eq!(reach_one([].into_iter()), Ok(()), "one that is just starting");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::{etcd, postgres};
 const OFFSET_MAX_SECONDS: f64 = 1.0;
 /// Between two turns, however much there is to do.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// What lasts is said again so often.
+const SAY_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -62,6 +64,8 @@ pub(super) struct Keeper {
     failures: u32,
     failure: String,
     is_wedged: bool,
+    /// When it was last said that claims fail.
+    said_failing_at: Option<Monotonic>,
     is_offset: bool,
 }
 
@@ -91,6 +95,7 @@ impl Keeper {
             failures: 0,
             failure: String::new(),
             is_wedged: false,
+            said_failing_at: None,
             is_offset: false,
             settings,
             parts,
@@ -161,6 +166,28 @@ impl Keeper {
         self.is_wedged
     }
 
+    /// False while claims fail here that may succeed elsewhere: somebody's lock meets those of all nodes.
+    fn may_claim(&self) -> bool {
+        self.parts.progress.failing(clock::monotonic()).is_none_or(|failing| failing.is_locked_out)
+    }
+
+    /// Says that claims fail, again and again while they do, and why this node is not ready.
+    fn failing_claims(&mut self, now: Monotonic) -> Option<Missing> {
+        let Some(failing) = self.parts.progress.failing(now) else {
+            if self.said_failing_at.take().is_some() {
+                tracing::info!("claims succeed again");
+            }
+            return None;
+        };
+        let for_s = now.since(failing.since).as_secs();
+        let hint = if failing.is_locked_out { "; a lock is held: see pg_locks and pg_stat_activity" } else { "" };
+        if self.said_failing_at.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+            self.said_failing_at = Some(now);
+            tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
+        }
+        Some(Missing { what: "claims", why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
+    }
+
     /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to be alone it only reads.
     async fn exchange(&mut self) -> Result<(Answer, Exchange), postgres::Error> {
         let asked_at = clock::monotonic();
@@ -193,7 +220,7 @@ impl Keeper {
             version: self.settings.version.clone(),
             counter: self.counter,
             has_broker: contact.has_broker,
-            can_publish: contact.has_broker && !is_cut_off && self.parts.clock.is_steady(),
+            can_publish: contact.has_broker && !is_cut_off && self.parts.clock.is_steady() && self.may_claim(),
             has_left: self.has_left,
         };
         let answer = self.heartbeats.beat(&beat).await?;
@@ -312,6 +339,10 @@ impl Keeper {
                 None => "no heartbeat has been written yet".to_owned(),
             };
             missing.push(Missing { what: "postgres", why });
+        }
+        // Without Postgres claims fail as well, and that is said already.
+        if self.failures == 0 {
+            missing.extend(self.failing_claims(now));
         }
         if let Some((_, view)) = &self.parts.etcd
             && let etcd::View::Away { since } = *view.borrow()

@@ -1,0 +1,103 @@
+//! A node whose claims fail does not go on owning shards that others could claim, and says so; a lock that stops everybody's claims is named.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use crate::support::{Cluster, Ledger, Node, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+async fn run(cluster: &Cluster, statement: String) {
+    let mut connection = cluster.database.connect().await;
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+/// What the node says of its claims when it is not ready for them.
+async fn lacks_claims(node: &Node) -> Option<String> {
+    let answer = node.api().get("/readyz").await;
+    let missing = answer.json()["missing"].as_array().cloned().unwrap_or_default();
+    let claims = missing.iter().find(|one| one["what"] == "claims")?;
+    Some(claims["why"].as_str().unwrap().to_owned())
+}
+
+async fn shards_of(node: &Node, seen_by: &Node) -> usize {
+    let id = node.id().await;
+    seen_by.assignment().await.get(&id).map_or(0, Vec::len)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_until_it_does() {
+    let cluster = Cluster::start("no-sessions").await;
+    let role = format!("limited_{}", cluster.database.name);
+    run(&cluster, format!("create role {role} login in role punctual")).await;
+    let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
+    assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
+    let topic = cluster.topic("orders").await;
+    let healthy = cluster.node().await;
+    let stack = &cluster.stack;
+    let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+    let mut limited = cluster.spawn_bare(&arguments);
+    limited.wait_ready().await;
+    eventually("both have shards", DEADLINE, async || {
+        shards_of(&limited, &healthy).await > 0 && shards_of(&healthy, &limited).await > 0
+    })
+    .await;
+
+    run(&cluster, format!("alter role {role} connection limit 1")).await;
+    let end = format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity
+         where usename = '{role}' and datname = current_database() and application_name = 'punctual claim'"
+    );
+    run(&cluster, end).await;
+    eventually("the node says that its claims fail", DEADLINE, async || lacks_claims(&limited).await.is_some()).await;
+    let why = lacks_claims(&limited).await.unwrap_or_default();
+    assert!(why.contains("too many connections"), "{why}");
+    eventually("the other one has all shards", DEADLINE, async || shards_of(&limited, &healthy).await == 0).await;
+    let ledger = Ledger::default();
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<_> = (0..100)
+        .map(
+            |number| json!({ "topic": topic, "due_at": now_ms() + 1500 + number * 10, "payload_text": format!("task {number}") }),
+        )
+        .collect();
+    ledger.accept_all(&healthy.api().submit_all(&tasks).await, &tasks);
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert!(findings.lateness_at(1.0) < 1000, "{} ms late", findings.lateness_at(1.0));
+
+    run(&cluster, format!("alter role {role} connection limit -1")).await;
+    eventually("the node claims again", DEADLINE, async || {
+        lacks_claims(&limited).await.is_none() && shards_of(&limited, &healthy).await > 0
+    })
+    .await;
+    drop((healthy, limited));
+    run(&cluster, format!("drop owned by {role}; drop role {role}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_gone() {
+    let cluster = Cluster::start("locked-table").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Ledger::default();
+    let tasks: Vec<_> = (0..50)
+        .map(
+            |number| json!({ "topic": topic, "due_at": now_ms() + 1500 + number * 10, "payload_text": format!("task {number}") }),
+        )
+        .collect();
+    ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin; lock table execlog_batch in share mode").execute(&mut holder).await.unwrap();
+    eventually("the node names the lock", DEADLINE, async || {
+        lacks_claims(&node).await.is_some_and(|why| why.contains("pg_locks"))
+    })
+    .await;
+    assert!(node.log().contains("no claim succeeds; a lock is held"), "{}", node.log_tail());
+    holder.close().await.unwrap();
+    eventually("the node is ready again", DEADLINE, async || lacks_claims(&node).await.is_none()).await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.published_count, 50);
+}
