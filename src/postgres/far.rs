@@ -16,8 +16,12 @@ use crate::domain::IdRange;
 use crate::kill_point::{Point, reach};
 use crate::shutdown::chain;
 
-const PURPOSE: Purpose =
-    Purpose { name: "mover", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
+const PURPOSE: Purpose = Purpose {
+    name: "mover",
+    deadline: Duration::from_secs(10),
+    // A row that somebody has locked is told from the others by halves, ten times.
+    settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
+};
 /// What one statement moves at most.
 const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
@@ -65,7 +69,14 @@ impl Mover {
                     rest.from = after(last);
                     rows_max = ROWS_MAX;
                 }
-                Err(Error::BadValue { .. } | Error::Refused { .. }) if rows_max > 1 => rows_max = (rows_max / 2).max(1),
+                Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. }) if rows_max > 1 => {
+                    rows_max = (rows_max / 2).max(1)
+                }
+                Err(Error::GaveWay { .. }) => {
+                    let Some(locked) = self.first_of(rest).await? else { break };
+                    tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
+                    rest.from = after(locked);
+                }
                 Err(error @ (Error::BadValue { .. } | Error::Refused { .. })) => {
                     let Some(stuck) = self.first_of(rest).await? else { break };
                     tracing::error!(id = %stuck, error = chain(&error), "a far task cannot be moved to its leaf; it is passed by");

@@ -12,7 +12,7 @@ use punctual::node::keeper::{Keeper, Leaves, Metrics};
 use punctual::postgres::backlog::BacklogCounter;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::Mover;
+use punctual::postgres::far::{Moved, Mover};
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::retire::{Retired, Retirer};
@@ -384,6 +384,23 @@ async fn days_of_the_execlog_go_after_their_retention_and_never_unsettled() {
     assert_eq!(retire(&database, Parent::ExeclogCancelled, rules).await.dropped_count, 1);
     database.settle(batch, &tasks, None).await;
     assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await.dropped_count, 1);
+}
+
+#[tokio::test]
+async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
+    let near: Vec<TaskId> = (0..20_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
+    for id in &near {
+        database.insert("task_far", *id, b"x").await;
+    }
+    let mut holder = database.another().await;
+    execute(&mut holder, &format!("begin; select from task_far where id = '{}' for update", near[7])).await;
+    let mut mover = Mover::new(&database.settings);
+    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 19, stuck_count: 0 });
+    execute(&mut holder, "rollback").await;
+    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 1, stuck_count: 0 });
 }
 
 #[tokio::test]

@@ -237,7 +237,7 @@ impl Keeper {
 
     async fn take_in(&mut self, answer: &Answer, at: Exchange) -> Result<(), Error> {
         self.liveness.take_in(answer.rows.iter().map(sign), at.sent_at, at.arrived_at);
-        let decision = self.decide().await;
+        let decision = self.decide(answer).await;
         let nodes = self.assignable(answer, &decision, at)?;
         let metrics = &self.parts.metrics;
         metrics.members.set(count(nodes.len()));
@@ -255,7 +255,7 @@ impl Keeper {
     }
 
     /// Decides who lives, and has Postgres know who does not.
-    async fn decide(&mut self) -> Decision {
+    async fn decide(&mut self, answer: &Answer) -> Decision {
         let etcd = self.etcd_view();
         let mut decision = self.liveness.decide(&etcd);
         let mut must_adopt = decision.adopt;
@@ -265,7 +265,8 @@ impl Keeper {
                     self.liveness.declared_dead(node);
                     must_adopt = true;
                     self.parts.metrics.declared_dead.inc();
-                    tracing::warn!(%node, "declared dead: its heartbeat stands still");
+                    let name = answer.rows.iter().find(|row| row.node == node).map(|row| row.name.as_str());
+                    tracing::warn!(%node, name, "declared dead: its heartbeat stands still");
                 }
                 // Somebody else was quicker, or it has beaten since: the next read tells, and follows at once.
                 Ok(false) => {
