@@ -50,6 +50,7 @@ struct Move {
     first_id: Uuid,
     /// The follow-up; `None`: the task is final.
     next: Option<Uuid>,
+    is_dead: bool,
 }
 
 /// A task that has ended as another row than its first: the first id leads there for as long as the receipt of the end is kept.
@@ -172,6 +173,7 @@ impl Settlement {
             name: String::from_utf8_lossy(name).into_owned(),
             first_id: task.first_id.uuid(),
             next,
+            is_dead: matches!(outcome, Outcome::Dead { .. }),
         });
     }
 
@@ -264,10 +266,10 @@ with settled as (
   select e.first_id, e.row_id from settled cross join unnest($32::uuid[], $38::uuid[]) as e(first_id, row_id)
 ), named as (
   update task_name n
-  set row_id = coalesce(m.next, n.row_id),
+  set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
     expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $37))
   from settled
-  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[]) as m(topic, name, first_id, next)
+  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[], $39::boolean[]) as m(topic, name, first_id, next, is_dead)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
@@ -408,6 +410,7 @@ async fn settle_with_follow_ups(
         .bind(moves().map(|m| m.next).collect::<Vec<_>>())
         .bind(name_retention.as_secs_f64())
         .bind(ended().map(|e| e.row_id).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.is_dead).collect::<Vec<_>>())
         .fetch_all(connection)
         .await
 }
