@@ -236,6 +236,42 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     assert_eq!(node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(), "cancelled");
 }
 
+/// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of its topic, the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_refused_now() {
+    let cluster = Cluster::start("refused-names").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let first = api.submit(&json!({ "topic": topic, "name": "known", "delay": "1h", "payload_text": "first" })).await;
+    let long = "x".repeat(1_100_000);
+    let too_far = |name: &str| json!({ "topic": topic, "name": name, "delay": "9999d", "payload_text": "x" });
+    let too_large = |name: &str| json!({ "topic": topic, "name": name, "delay": "1h", "payload_text": long });
+    for repeated in [too_far("known"), too_large("known")] {
+        let answer = api.post("/v1/tasks", repeated.to_string()).await;
+        assert_eq!((answer.status, Task::new(answer.json()).id), (200, first.id), "{}", answer.text);
+        assert_eq!(answer.json()["payload_text"], "first", "in full");
+    }
+    let mut nameless = too_far("-");
+    nameless.as_object_mut().unwrap().remove("name");
+    let mut elsewhere = too_far("known");
+    elsewhere["topic"] = "nowhere".into();
+    let new = json!({ "topic": topic, "name": "new", "delay": "1h", "payload_text": "x" });
+    let tasks = [too_far("known"), nameless, too_far("unknown"), too_large("new"), new, elsewhere, too_large("known")];
+    let answer = api.post("/v1/tasks/batch", json!({ "tasks": tasks }).to_string()).await.json();
+    let results = answer["results"].as_array().unwrap();
+    let statuses: Vec<&Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [200, 422, 422, 200, 201, 422, 200], "{answer}");
+    for known in [0, 6] {
+        assert_eq!(
+            (&results[known]["task"]["id"], &results[known]["task"]["state"]),
+            (&json!(first.id.to_string()), &json!("scheduled"))
+        );
+    }
+    assert_eq!(results[3]["task"]["id"], results[4]["task"]["id"], "a name within a batch has one task");
+    assert_eq!(cluster.count("select count(*) from task").await, 2, "nothing else was stored");
+}
+
 // --- follow-ups ---
 
 /// A database with a batch of named tasks, as claimed on insert.
