@@ -22,11 +22,12 @@ pub enum Parent {
     ExeclogPayload,
     ExeclogCancelled,
     ExeclogRedriven,
+    ExeclogEnded,
 }
 
 impl Parent {
-    pub const ALL: [Self; 5] =
-        [Self::Task, Self::ExeclogBatch, Self::ExeclogPayload, Self::ExeclogCancelled, Self::ExeclogRedriven];
+    pub const ALL: [Self; 6] =
+        [Self::Task, Self::ExeclogBatch, Self::ExeclogPayload, Self::ExeclogCancelled, Self::ExeclogRedriven, Self::ExeclogEnded];
 
     pub const fn table(self) -> &'static str {
         match self {
@@ -35,6 +36,7 @@ impl Parent {
             Self::ExeclogPayload => "execlog_payload",
             Self::ExeclogCancelled => "execlog_cancelled",
             Self::ExeclogRedriven => "execlog_redriven",
+            Self::ExeclogEnded => "execlog_ended",
         }
     }
 }
@@ -130,7 +132,7 @@ impl Rules {
         match parent {
             Parent::Task => self.leaf,
             Parent::ExeclogPayload => HOUR,
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven => DAY,
+            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => DAY,
         }
     }
 
@@ -145,7 +147,7 @@ impl Rules {
             // An hour more than the horizon; with short leaves four more, but two minutes in any case: a follow-up is due up to a minute ahead.
             Parent::Task => self.horizon + (self.leaf * 4).clamp(Duration::from_secs(120), HOUR),
             Parent::ExeclogPayload => DAY,
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven => DAY * 3,
+            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => DAY * 3,
         }
     }
 
@@ -154,7 +156,9 @@ impl Rules {
         match parent {
             Parent::Task => self.leaf_grace,
             Parent::ExeclogPayload => self.payload_retention.max(CLOCK_SLACK),
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven => self.receipts_retention.max(CLOCK_SLACK),
+            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => {
+                self.receipts_retention.max(CLOCK_SLACK)
+            }
         }
     }
 
@@ -244,7 +248,7 @@ mod tests {
     fn a_new_database_gets_all_that_a_node_needs() {
         let missing = |parent| rules().missing(parent, &BTreeSet::new(), at(1_795_252_500)).len();
         // With the one before, for what is inserted just now; three days and an hour are 292 leaves.
-        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4]);
+        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4]);
     }
 
     #[test]
@@ -271,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_tells_its_partition(seconds in 0_i64..253_402_300_799, which in 0_usize..5) {
+        fn a_name_tells_its_partition(seconds in 0_i64..253_402_300_799, which in 0_usize..6) {
             let partition = Partition { parent: Parent::ALL[which], start: at(seconds) };
             prop_assert_eq!(Partition::of_name(partition.parent, &partition.name()), Some(partition));
         }

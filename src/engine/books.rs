@@ -27,6 +27,27 @@ enum Entry<S> {
     },
 }
 
+/// Whether what this node has settled of a batch stands in Postgres.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    Certain,
+    /// The batch was settled or adopted before. An earlier settle of this node's had no answer: it may have been that one.
+    Perhaps,
+    /// It was another node.
+    None,
+}
+
+impl Effect {
+    /// `took_effect` by its answer; `is_in_doubt` when an earlier one of the same batch had none.
+    pub fn of(took_effect: bool, is_in_doubt: bool) -> Self {
+        match (took_effect, is_in_doubt) {
+            (true, _) => Self::Certain,
+            (false, true) => Self::Perhaps,
+            (false, false) => Self::None,
+        }
+    }
+}
+
 /// `S` is what it takes to repeat a settle.
 #[derive(Debug)]
 pub struct Books<S> {
@@ -83,9 +104,20 @@ impl<S: Clone> Books<S> {
         }
     }
 
-    /// A settle was answered: it is remembered until it is durable.
-    pub fn settled(&mut self, batch: BatchId, settlement: S, answered_at: Monotonic) {
-        self.entries.insert(batch, Entry::Settled { settlement, answered_at });
+    /// A settle was answered: what may have taken effect is remembered until it is durable. What did not, because another node had adopted the batch, must
+    /// never be repeated: if the batch comes back, the other one may have published any of it.
+    pub fn settled(&mut self, batch: BatchId, settlement: S, effect: Effect, answered_at: Monotonic) {
+        match effect {
+            Effect::Certain | Effect::Perhaps => self.entries.insert(batch, Entry::Settled { settlement, answered_at }),
+            Effect::None => self.entries.remove(&batch),
+        };
+    }
+
+    /// Postgres said that this node is the owner of a batch which had none that lives: whatever it had settled of it before, another may have published since.
+    pub fn adopted(&mut self, batch: BatchId) {
+        if matches!(self.entries.get(&batch), Some(Entry::Settled { .. })) {
+            self.entries.remove(&batch);
+        }
     }
 
     /// A settle was done again.
@@ -177,8 +209,8 @@ mod tests {
     #[test]
     fn a_settle_that_was_answered_before_the_question_and_is_not_there_was_undone() {
         let mut books = Books::default();
-        books.settled(batch(1), 'a', at(4));
-        books.settled(batch(2), 'b', at(6));
+        books.settled(batch(1), 'a', Effect::Certain, at(4));
+        books.settled(batch(2), 'b', Effect::Perhaps, at(6));
         assert_eq!(books.compare(&[batch(1), batch(2)], at(5)).undone, [(batch(1), 'a')]);
         books.settled_again(batch(1), at(7));
         assert!(books.compare(&[batch(1)], at(5)).undone.is_empty());
@@ -188,10 +220,36 @@ mod tests {
     fn a_settle_is_forgotten_when_a_later_heartbeat_was_answered_and_it_was_not_seen_undone() {
         let mut books = Books::default();
         for (number, second) in [(1, 1), (2, 2), (3, 3)] {
-            books.settled(batch(number), (), at(second));
+            books.settled(batch(number), (), Effect::Certain, at(second));
         }
         books.durable_until(at(3), &HashSet::from([batch(2)]));
         assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(9)).unknown, [batch(1)]);
+    }
+
+    #[test]
+    fn what_another_node_has_settled_is_not_remembered_as_settled_by_this_one() {
+        for (took_effect, is_in_doubt, is_remembered) in
+            [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
+        {
+            let mut books = Books::default();
+            books.hold(batch(1));
+            books.settled(batch(1), 'a', Effect::of(took_effect, is_in_doubt), at(4));
+            let comparison = books.compare(&[batch(1)], at(5));
+            assert_eq!((comparison.undone.len(), comparison.unknown.len()), if is_remembered { (1, 0) } else { (0, 1) });
+            assert_eq!(books.ask_for(batch(1)), !is_remembered, "it may come back");
+        }
+    }
+
+    #[test]
+    fn what_was_settled_before_it_was_adopted_is_loaded_anew() {
+        let mut books = Books::default();
+        books.settled(batch(1), 'a', Effect::Certain, at(4));
+        books.hold(batch(2));
+        books.adopted(batch(1));
+        books.adopted(batch(2));
+        assert!(books.compare(&[batch(1)], at(5)).undone.is_empty(), "another may have published it since");
+        assert!(books.ask_for(batch(1)), "it is to be loaded");
+        assert!(!books.ask_for(batch(2)), "it is held");
     }
 
     #[test]

@@ -33,7 +33,7 @@ const POLLING_THREAD: &str = "kafka-reports";
 #[must_use]
 pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
-    _polling: Polling,
+    polling: Polling,
     metrics: Metrics,
     is_stuck: Arc<AtomicBool>,
 }
@@ -58,7 +58,7 @@ impl Producer {
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner)).map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
         metrics.producers.inc();
-        Ok(Self { inner, _polling: polling, metrics, is_stuck })
+        Ok(Self { inner, polling, metrics, is_stuck })
     }
 
     /// Hands `task`'s record over for publishing to `topic`; never blocks. `ticket` comes back with the report.
@@ -142,6 +142,11 @@ impl Producer {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
+    /// True once no reports are taken in any more: the thread that does it has panicked. What was sent is never heard of again.
+    pub fn is_deaf(&self) -> bool {
+        self.polling.is_over()
+    }
+
     /// Why this producer is finished: nothing can be sent with it any more, and another one must be made.
     pub fn fatal(&self) -> Option<String> {
         self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
@@ -184,6 +189,11 @@ impl Polling {
         };
         let thread = std::thread::Builder::new().name(POLLING_THREAD.to_owned()).spawn(poll)?;
         Ok(Self { is_done, thread: Some(thread) })
+    }
+
+    /// Before it is dropped the thread ends by a panic only.
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 }
 

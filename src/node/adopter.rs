@@ -114,6 +114,7 @@ impl Adopter {
             let adopted = self.adoptions.adopt(BATCHES_MAX).await?;
             if !adopted.is_empty() {
                 reach(Point::BatchAdopted);
+                adopted.iter().for_each(|batch| self.holdings.adopted(*batch));
                 tracing::info!(batches = adopted.len(), "adopted");
                 self.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
                 if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {

@@ -36,6 +36,14 @@ const MOVING: Duration = Duration::from_millis(5);
 /// So many looks at a task that was neither cancelled nor found: it is being moved from one table to another.
 const LOOKS_MAX: usize = 3;
 
+/// A draft with a name that cannot become a task.
+struct Refused {
+    /// Among the drafts.
+    index: usize,
+    topic: TopicName,
+    name: TaskName,
+}
+
 /// What the service of a node is made of.
 #[derive(Debug)]
 pub struct Desk {
@@ -79,9 +87,11 @@ impl Desk {
         };
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
+        let mut refused = Vec::new();
         let mut known: Option<(TopicName, Result<usize, Refusal>)> = None;
         for draft in drafts {
             let topic = draft.record.topic.clone();
+            let named = draft.name.clone().map(|name| (topic.clone(), name));
             if known.as_ref().is_none_or(|(name, _)| *name != topic) {
                 let size_max = self.record_bytes_max(&topic).await;
                 known = Some((topic, size_max));
@@ -92,12 +102,45 @@ impl Desk {
                     results.push(None);
                     tasks.push(task);
                 }
-                Err(refusal) => results.push(Some(Err(refusal))),
+                Err(refusal) => {
+                    refused.extend(named.map(|(topic, name)| Refused { index: results.len(), topic, name }));
+                    results.push(Some(Err(refusal)));
+                }
             }
         }
         let mut stored = self.store(tasks).await.into_iter();
         let unanswered = || Err(Refusal::Unavailable { reason: "the task was not stored".to_owned() });
-        results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect()
+        let mut answers: Vec<Result<Accepted, Refusal>> =
+            results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect();
+        if !refused.is_empty() {
+            // On the heap, as below.
+            Box::pin(self.recall(&refused, &mut answers)).await;
+        }
+        answers
+    }
+
+    /// A known name is answered with its task, also when the draft would be refused today: the submit whose answer was lost was not. After the others are
+    /// stored, for the name may have been new to one of them.
+    async fn recall(&self, refused: &[Refused], answers: &mut [Result<Accepted, Refusal>]) {
+        for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
+            let names: Vec<(&str, &str)> = some.iter().map(|refused| (refused.topic.as_str(), refused.name.as_str())).collect();
+            let known = match self.names.known(&names).await {
+                Ok(known) => known,
+                Err(error) => {
+                    // Whether they are known cannot be told, so they are not refused for good.
+                    let reason = chain(&error);
+                    let unsure = refused.iter().skip(chunk * TASKS_MAX);
+                    unsure.for_each(|refused| answers[refused.index] = Err(Refusal::Unavailable { reason: reason.clone() }));
+                    return;
+                }
+            };
+            for (refused, known) in some.iter().zip(known) {
+                if let Some(known) = known {
+                    answers[refused.index] = Ok(Accepted { id: known.id, state: known.state, is_new: false });
+                    self.metrics.names_known.inc();
+                }
+            }
+        }
     }
 
     /// Holds a draft against the clock and its topic.

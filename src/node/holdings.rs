@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
-use crate::engine::books::{Books, Comparison, is_lost};
+use crate::engine::books::{Books, Comparison, Effect, is_lost};
 use crate::engine::topics::{Action, Topics};
 use crate::postgres::settle::Settlement;
 
@@ -219,9 +219,14 @@ impl Holdings {
         self.lock().slots.get(place(slot))?.clone()
     }
 
-    /// The batch was settled: it is remembered until that is durable.
-    pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, now: Monotonic) {
-        self.release(held, |books| books.settled(held.batch.id, settlement, now));
+    /// A settle of the batch was answered: what may have taken effect is remembered until it is durable.
+    pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
+        self.release(held, |books| books.settled(held.batch.id, settlement, effect, now));
+    }
+
+    /// This node has adopted a batch: what it remembers of it from before is void.
+    pub fn adopted(&self, batch: BatchId) {
+        self.lock().books.adopted(batch);
     }
 
     /// The batch is no longer this node's.

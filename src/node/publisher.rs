@@ -386,6 +386,14 @@ impl Publisher {
         }
     }
 
+    /// True when the reports of a producer do not come any more: the thread that takes them in has panicked, and its batches would never be complete.
+    pub fn is_deaf(&self) -> bool {
+        let is_deaf = |line: &Arc<Line>| line.producer.is_deaf();
+        is_deaf(&self.current())
+            || self.alone.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_deaf)
+            || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
+    }
+
     /// Fetches the metadata of `topics`, so that their first records need not wait for it.
     pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
         self.current().producer.preload(topics, deadline).await

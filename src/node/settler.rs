@@ -11,6 +11,7 @@ use super::metrics::Metrics;
 use super::placing::Placing;
 use super::publisher::Reports;
 use crate::clock::{self, ClusterClock};
+use crate::engine::books::Effect;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::settle::{Settlement, Settles};
@@ -26,6 +27,15 @@ const GATHER: Duration = Duration::from_millis(10);
 
 /// Settles that are to be repeated: a crash of Postgres undid them.
 pub type Undone = Mailbox<Arc<Settlement>>;
+
+/// A batch whose outcomes wait to be written.
+#[derive(Debug)]
+struct Waiting {
+    held: Arc<Held>,
+    settlement: Arc<Settlement>,
+    /// A settle of it had no answer: it may have taken effect.
+    is_in_doubt: bool,
+}
 
 #[derive(Debug)]
 pub struct Settler {
@@ -45,7 +55,7 @@ pub struct Settler {
 impl Settler {
     /// Runs until the node stops. What is not settled then is adopted by others.
     pub async fn run(mut self) -> Result<(), Failure> {
-        let mut waiting: Vec<(Arc<Held>, Arc<Settlement>)> = Vec::new();
+        let mut waiting: Vec<Waiting> = Vec::new();
         loop {
             if waiting.is_empty() {
                 tokio::select! {
@@ -60,7 +70,7 @@ impl Settler {
             self.settle_again().await;
             waiting.extend(self.reports.completed.take().into_iter().map(|held| {
                 let settlement = self.settlement_of(&held);
-                (held, settlement)
+                Waiting { held, settlement, is_in_doubt: false }
             }));
             if !self.settle_some(&mut waiting).await {
                 tokio::select! {
@@ -72,21 +82,21 @@ impl Settler {
     }
 
     /// Settles the first of `waiting`; false when that did not go through, and is to be tried again.
-    async fn settle_some(&mut self, waiting: &mut Vec<(Arc<Held>, Arc<Settlement>)>) -> bool {
+    async fn settle_some(&mut self, waiting: &mut Vec<Waiting>) -> bool {
         let mut task_count = 0;
         let count = waiting
             .iter()
             .take(self.batches_max)
-            .take_while(|(_, settlement)| {
+            .take_while(|one| {
                 let fits = task_count < TASKS_MAX;
-                task_count += settlement.task_count();
+                task_count += one.settlement.task_count();
                 fits
             })
             .count();
         if count == 0 {
             return true;
         }
-        let group: Vec<&Settlement> = waiting[..count].iter().map(|(_, settlement)| settlement.as_ref()).collect();
+        let group: Vec<&Settlement> = waiting[..count].iter().map(|one| one.settlement.as_ref()).collect();
         let began_at = clock::monotonic();
         reach(Point::SettleReady);
         let (settled, outcome) = self.settles.settle(&group).await;
@@ -97,9 +107,11 @@ impl Settler {
         // Each statement commits by itself: what is settled is settled, also when a later one failed. When none did, another node adopted what is not among
         // `settled` while this one was thought dead, or an earlier settle took effect whose answer was lost.
         let taken: Vec<_> = waiting.drain(..count).collect();
-        let (over, left): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(held, _)| is_done || settled.contains(&held.batch.id));
-        for (held, settlement) in over {
-            if settled.contains(&held.batch.id) {
+        let (over, mut left): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|one| is_done || settled.contains(&one.held.batch.id));
+        for Waiting { held, settlement, is_in_doubt } in over {
+            let effect = Effect::of(settled.contains(&held.batch.id), is_in_doubt);
+            if effect == Effect::Certain {
                 self.metrics.settled.inc_by(as_u64(settlement.task_count()));
                 // After an outage of Postgres they may be stored when they are long due.
                 self.placing.look_after(settlement.follow_up_ids());
@@ -107,7 +119,10 @@ impl Settler {
                 self.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
             }
-            self.holdings().settled(&held, settlement, clock::monotonic());
+            self.holdings().settled(&held, settlement, effect, clock::monotonic());
+        }
+        if outcome.as_ref().is_err_and(Error::is_unknown) {
+            left.iter_mut().for_each(|one| one.is_in_doubt = true);
         }
         waiting.splice(..0, left);
         match outcome {
@@ -127,12 +142,12 @@ impl Settler {
     }
 
     /// `count` batches were to be settled, and those that are not are the first of `waiting` again.
-    fn failed(&mut self, error: &Error, count: usize, waiting: &mut [(Arc<Held>, Arc<Settlement>)]) {
+    fn failed(&mut self, error: &Error, count: usize, waiting: &mut [Waiting]) {
         self.metrics.settle_failures.inc();
         if !error.is_away() {
             // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
-            if let ([(held, settlement), ..], 1) = (&mut *waiting, count) {
-                *settlement = Arc::new(held.settlement(self.clock.now().unwrap_or_default()));
+            if let ([first, ..], 1) = (&mut *waiting, count) {
+                first.settlement = Arc::new(first.held.settlement(self.clock.now().unwrap_or_default()));
                 waiting.rotate_left(1);
             }
             self.batches_max = 1;

@@ -33,13 +33,16 @@ pub struct TopicKeeper {
 }
 
 impl TopicKeeper {
-    /// Runs until the node stops.
+    /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever adopts it.
     pub async fn run(mut self) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = self.publisher.reports.topic_actions.arrival() => {}
                 () = clock::sleep(INTERVAL) => {}
+            }
+            if self.publisher.is_deaf() {
+                return Err("the thread that takes in the reports of a Kafka producer has panicked".into());
             }
             match self.mend().await {
                 Ok(()) => self.is_failing = false,

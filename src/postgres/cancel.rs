@@ -127,7 +127,8 @@ pub(super) struct Place {
     pub(super) order: fn(&Wanted) -> (i16, TaskId),
 }
 
-/// Each line of the execlog hangs on the row that was deleted. A follow-up's row is deleted only while `task_follow` names it and says that it was never
+/// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name says from then on: the line may go before it. An entry that
+/// somebody else holds is passed by, for a replacement locks it first and the row behind it: it finds the row gone, and puts another task in its place. A follow-up's row is deleted only while `task_follow` names it and says that it was never
 /// sent: that entry changes only in the settle of a claim of that same row, so it is as true as the row is there.
 macro_rules! cancel_in {
     ($table:literal) => {
@@ -150,7 +151,14 @@ macro_rules! cancel_in {
             insert into execlog_cancelled (id, row_id, topic, name, attempt)
             select first, id, topic, name, attempt from d
           ),
-          f as (delete from task_follow using d where task_follow.first_id = d.first)
+          f as (delete from task_follow using d where task_follow.first_id = d.first),
+          e as (
+            select n.topic, n.name
+            from d join task_name n on n.topic = d.topic and n.name = d.name
+            where n.id = d.first
+            for update of n skip locked
+          ),
+          o as (update task_name n set outcome = 4 from e where n.topic = e.topic and n.name = e.name)
         select first, topic, name, attempt from d"
         )
     };

@@ -81,7 +81,8 @@ with clock as materialized (
   left join task_name e on e.topic = p.topic and e.name = p.name and e.id = p.id
   where p.name is not null
   order by p.topic, p.name, e.id is null, p.id desc
-  on conflict (topic, name) do update set row_id = excluded.row_id, expires_at = greatest(n.expires_at, excluded.expires_at)
+  on conflict (topic, name) do update
+    set row_id = excluded.row_id, outcome = null, expires_at = greatest(n.expires_at, excluded.expires_at)
   where n.id = excluded.id
 )
 "

@@ -4,7 +4,8 @@
 //! it may come back as a new row (`execlog_redriven` says as which). Each step
 //! is one transaction, so in the snapshot of one statement a row is in exactly one place, and nothing moves backwards: what a statement over all places but
 //! the batches does not find is in a batch by the time of the next statement, or was never there. What has fired, the usual question, is answered by its
-//! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest.
+//! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest, and
+//! `execlog_ended` to the one with which it has ended: the batches on the way there may be older than receipts are kept.
 
 use std::time::Duration;
 
@@ -126,8 +127,14 @@ impl LookUp {
                 }
             }
             let Some(line) = line else {
-                let hidden = self.in_hidden_leaf(row, first).await?;
-                return Ok(hidden.or_else(|| behind.map(|line| deferred(first, line))));
+                if let Some(hidden) = self.in_hidden_leaf(row, first).await? {
+                    return Ok(Some(hidden));
+                }
+                match self.end_of(first).await? {
+                    Some(last) if last != row => row = last,
+                    _ => return Ok(behind.map(|line| deferred(first, line))),
+                }
+                continue;
             };
             let next = match line.next {
                 None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
@@ -155,6 +162,10 @@ impl LookUp {
 
     async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
         self.batches.run(WHAT, async |open| in_batches(open, row).await).await
+    }
+
+    async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, Error> {
+        self.batches.run(WHAT, async |open| end_of(open, first).await).await
     }
 
     async fn in_hidden_leaf(&self, row: TaskId, first: TaskId) -> Result<Option<TaskView>, Error> {
@@ -303,6 +314,18 @@ fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
         name: row.try_get("name")?,
         attempt: row.try_get("attempt")?,
     })
+}
+
+/// The row with which a task has ended, if that was not its first.
+async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>, sqlx::Error> {
+    let last: Option<Uuid> = sqlx::query_scalar(
+        "-- look up with which row a task has ended
+        select row_id from execlog_ended where id = $1 order by ended_at desc limit 1",
+    )
+    .bind(first.uuid())
+    .fetch_optional(open)
+    .await?;
+    Ok(last.map(TaskId::from_uuid))
 }
 
 /// Topic, key, payload and headers, while they are kept.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::connection::{Purpose, Settings};
 use super::error::Error;
 use super::pool::Pool;
-use crate::domain::{TaskId, TaskName, TaskState, TopicName};
+use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
 
 /// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
 const PURPOSE: Purpose = Purpose {
@@ -37,7 +37,13 @@ pub struct Entry {
     pub row: TaskId,
     /// The name is free if the task is final, too.
     pub is_expired: bool,
+    /// Dead or cancelled, if that is how the task has ended.
+    pub outcome: Option<TaskState>,
 }
+
+/// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are stored: never change one.
+pub(super) const DEAD: i16 = Outcome::DEAD;
+pub(super) const CANCELLED: i16 = 4;
 
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,15 +67,16 @@ struct Expired {
 }
 
 const ENTRY: &str = "-- entry of a name
-select id, row_id, expires_at <= clock_timestamp() as is_expired from task_name where topic = $1 and name = $2";
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2";
 
 const ENTRIES: &str = "-- entries of names
-select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timestamp() as is_expired
+select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timestamp() as is_expired, n.outcome
 from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
 join task_name n on n.topic = w.topic and n.name = w.name";
 
-/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is published: a follow-up moves its entry with it, or is seen in
-/// `task_follow` when it moved just now.
+/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is final: a follow-up moves its entry with it, or is seen in `task_follow`
+/// when it moved just now. Then the entry itself says whether it was dead or cancelled (its dead letter was dropped, its line is older than receipts are kept),
+/// and it was published when it says neither.
 const STATES: &str = "-- states of named tasks
 select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -192,11 +199,16 @@ pub struct Swept {
     pub prolonged_count: usize,
 }
 
-fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
+pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
     Ok(Entry {
         id: TaskId::from_uuid(row.try_get("id")?),
         row: TaskId::from_uuid(row.try_get("row_id")?),
         is_expired: row.try_get("is_expired")?,
+        outcome: match row.try_get::<Option<i16>, _>("outcome")? {
+            Some(DEAD) => Some(TaskState::Dead),
+            Some(CANCELLED) => Some(TaskState::Cancelled),
+            _ => None,
+        },
     })
 }
 
@@ -229,7 +241,7 @@ fn state_of(states: &HashSet<(Uuid, &'static str)>, entry: Entry) -> TaskState {
         () if is(entry.id, "cancelled") => TaskState::Cancelled,
         () if is(entry.id, "dead") => TaskState::Dead,
         () if is(entry.id, "follow") => TaskState::Scheduled,
-        () => TaskState::Published,
+        () => entry.outcome.unwrap_or(TaskState::Published),
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) const fn retire_lock(parent: Parent) -> Lock {
         Parent::ExeclogPayload => 12,
         Parent::ExeclogCancelled => 13,
         Parent::ExeclogRedriven => 14,
+        Parent::ExeclogEnded => 15,
     };
     Lock(LOCK_CLASS, number)
 }
@@ -160,7 +161,7 @@ pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
 const fn storage_of(parent: Parent) -> &'static str {
     match parent {
         Parent::Task | Parent::ExeclogPayload => "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
-        Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven => "",
+        Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => "",
     }
 }
 
@@ -181,6 +182,7 @@ impl Bounds {
             Parent::ExeclogBatch | Parent::ExeclogPayload => Self { column: "batch", from: id(from), to: id(to) },
             Parent::ExeclogCancelled => Self { column: "cancelled_at", from: time(from), to: time(to) },
             Parent::ExeclogRedriven => Self { column: "redriven_at", from: time(from), to: time(to) },
+            Parent::ExeclogEnded => Self { column: "ended_at", from: time(from), to: time(to) },
         }
     }
 

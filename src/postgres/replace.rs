@@ -15,11 +15,11 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Row};
+use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::connection::{Purpose, Settings};
 use super::error::Error;
-use super::names::Entry;
+use super::names::{Entry, entry_of};
 use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
 use crate::kill_point::{Point, reach};
@@ -48,7 +48,7 @@ pub enum Replacement {
 }
 
 const LOCK: &str = "-- lock the entry of a name
-select id, row_id, expires_at <= clock_timestamp() as is_expired from task_name where topic = $1 and name = $2 for update";
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2 for update";
 
 /// A follow-up's row is deleted only while `task_follow` says that no attempt of it was sent, as in a cancel.
 const TAKE_OUT_FAR: &str = "-- take out a far task
@@ -78,7 +78,7 @@ with d as (
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $12
 ), place as (
-  update task_name set id = $2, row_id = $2, expires_at = punctual_time($2) + make_interval(secs => $8) from d
+  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8) from d
   where task_name.topic = $3 and task_name.name = $7
   returning task_name.id
 )";
@@ -93,7 +93,7 @@ select punctual_time($1) > clock_timestamp() - interval '30 seconds'
 /// The entry stands for the new task from now on, whatever its former one has come to.
 const MOVE: &str = "-- move a name
 with place as (
-  update task_name set id = $2, row_id = $2, expires_at = punctual_time($2) + make_interval(secs => $8)
+  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8)
   where topic = $3 and name = $7
   returning id
 )";
@@ -180,12 +180,7 @@ impl Change<'_> {
 
     async fn lock(&self, open: &mut PgConnection) -> Result<Option<Entry>, sqlx::Error> {
         let row = sqlx::query(LOCK).bind(self.task.record.topic.as_str()).bind(self.name()).fetch_optional(open).await?;
-        let Some(row) = row else { return Ok(None) };
-        Ok(Some(Entry {
-            id: TaskId::from_uuid(row.try_get("id")?),
-            row: TaskId::from_uuid(row.try_get("row_id")?),
-            is_expired: row.try_get("is_expired")?,
-        }))
+        row.as_ref().map(entry_of).transpose()
     }
 
     async fn take_out_far(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {

@@ -135,7 +135,7 @@ impl Retirer {
             .run(&what, async |open| match partition.parent {
                 Parent::Task => truncate_if_empty(open, partition).await,
                 Parent::ExeclogBatch | Parent::ExeclogPayload => Ok(!has_unsettled(open, "execlog_batch", range).await?),
-                Parent::ExeclogCancelled | Parent::ExeclogRedriven => Ok(true),
+                Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => Ok(true),
             })
             .await;
         match outcome {
@@ -176,7 +176,7 @@ impl Retirer {
                         Parent::Task => has_rows(&mut transaction, partition).await?,
                         Parent::ExeclogBatch => has_unsettled(&mut transaction, &name, range).await?,
                         Parent::ExeclogPayload => has_unsettled(&mut transaction, "execlog_batch", range).await?,
-                        Parent::ExeclogCancelled | Parent::ExeclogRedriven => false,
+                        Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => false,
                     };
                 let statement = if is_needed { attach_statement(&rules, partition) } else { format!("drop table {name}") };
                 execute(&mut transaction, statement).await?;

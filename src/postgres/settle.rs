@@ -36,8 +36,8 @@ pub struct Settlement {
     next_ids: Option<Vec<Option<Uuid>>>,
     follow_ups: Vec<FollowUp>,
     dead: Vec<Dead>,
-    /// First ids of the later attempts that are final now.
-    ended: Vec<Uuid>,
+    /// Later attempts that are final now.
+    ended: Vec<Ended>,
     /// Names that are kept for longer than their due time said.
     moves: Vec<Move>,
 }
@@ -50,6 +50,14 @@ struct Move {
     first_id: Uuid,
     /// The follow-up; `None`: the task is final.
     next: Option<Uuid>,
+    is_dead: bool,
+}
+
+/// A task that has ended as another row than its first: the first id leads there for as long as the receipt of the end is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Ended {
+    first_id: Uuid,
+    row_id: Uuid,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -148,7 +156,7 @@ impl Settlement {
             }
         }
         if is_later_attempt {
-            self.ended.push(task.first_id.uuid());
+            self.ended.push(Ended { first_id: task.first_id.uuid(), row_id: task.id.uuid() });
         }
     }
 
@@ -165,6 +173,7 @@ impl Settlement {
             name: String::from_utf8_lossy(name).into_owned(),
             first_id: task.first_id.uuid(),
             next,
+            is_dead: matches!(outcome, Outcome::Dead { .. }),
         });
     }
 
@@ -251,13 +260,16 @@ with settled as (
   cross join unnest($23::uuid[], $24::uuid[], $25::text[], $26::bytea[], $27::bytea[], $28::bytea[], $29::text[], $30::smallint[], $31::text[])
     as d(row_id, first_id, topic, key, payload, headers, name, attempt, reason)
 ), ended as (
-  delete from task_follow using settled where first_id = any($32)
+  delete from task_follow using settled where first_id = any($32::uuid[])
+), line as (
+  insert into execlog_ended (id, row_id)
+  select e.first_id, e.row_id from settled cross join unnest($32::uuid[], $38::uuid[]) as e(first_id, row_id)
 ), named as (
   update task_name n
-  set row_id = coalesce(m.next, n.row_id),
+  set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
     expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $37))
   from settled
-  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[]) as m(topic, name, first_id, next)
+  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[], $39::boolean[]) as m(topic, name, first_id, next, is_dead)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
@@ -380,6 +392,7 @@ async fn settle_with_follow_ups(
         .bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
     let dead = || settlement.dead.iter();
     let moves = || settlement.moves.iter();
+    let ended = || settlement.ended.iter();
     query
         .bind(dead().map(|d| d.row_id).collect::<Vec<_>>())
         .bind(dead().map(|d| d.row.first_id).collect::<Vec<_>>())
@@ -390,12 +403,14 @@ async fn settle_with_follow_ups(
         .bind(dead().map(|d| d.row.name.as_deref()).collect::<Vec<_>>())
         .bind(dead().map(|d| d.row.attempt).collect::<Vec<_>>())
         .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>())
-        .bind(&settlement.ended)
+        .bind(ended().map(|e| e.first_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.topic.as_str()).collect::<Vec<_>>())
         .bind(moves().map(|m| m.name.as_str()).collect::<Vec<_>>())
         .bind(moves().map(|m| m.first_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.next).collect::<Vec<_>>())
         .bind(name_retention.as_secs_f64())
+        .bind(ended().map(|e| e.row_id).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.is_dead).collect::<Vec<_>>())
         .fetch_all(connection)
         .await
 }

@@ -102,6 +102,26 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     );
 }
 
+/// A dead letter is kept for ever, the receipts of its first attempts are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_is_known() {
+    let cluster = Cluster::start("redriven-late").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let days = 30 * 86_400_000;
+    let id: Uuid = format!("{:012x}80018{:015x}", now_ms() - days, rand::random::<u32>()).parse().unwrap();
+    let query = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, 'x', 1, 'tried')";
+    sqlx::query(query).bind(id).bind(&topic).execute(&cluster.sql).await.unwrap();
+    assert_eq!(redrive(api, id).await.status, 200);
+    cluster.wait_final(1, DEADLINE).await;
+    let record = cluster.consumer(&topic).wait_count(1, DEADLINE).await[0].clone();
+    let found = api.task(id).await;
+    assert_eq!((found.state.as_str(), found.position()), ("published", Some((record.partition, record.offset))));
+    let answer = api.cancel(id).await;
+    assert_eq!((answer.status, answer.verdict().as_str()), (409, "too_late"));
+}
+
 /// Dead letters as a settle writes them, due within the last hours; every second with the same name.
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
     let query = "insert into dead_letter (id, row_id, topic, payload, name, attempts, reason)

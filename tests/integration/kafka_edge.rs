@@ -1,9 +1,10 @@
 //! Bytes, receipts, refusals and look-ups, with a broker that is well.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Headers, TopicName};
-use punctual::kafka::{Fate, LookUpError, Mode, SendError, TopicFacts};
+use punctual::kafka::{Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicFacts};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
@@ -178,6 +179,23 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     edge.send(&plain_batch(&topic, 100, 10));
     assert!(edge.fates(100).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
     assert_eq!(edge.producer.fatal(), None);
+}
+
+/// Its node ends then: what it was given has no outcome any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_whose_reports_nobody_takes_in_any_more_says_so() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-deaf", 1, &[]).await;
+    let settings = settings(&bootstrap, &[]);
+    let edge = Edge::new(&settings, Mode::Together);
+    let is_first = AtomicBool::new(true);
+    let hooks = Hooks::new(move |_report| assert!(!is_first.swap(false, Ordering::Relaxed), "a panic for this test"), || NOW);
+    let producer = Producer::new(&settings, Mode::Together, edge.topics.contact(), edge.metrics.clone(), hooks).unwrap();
+    assert!(!producer.is_deaf() && !edge.producer.is_deaf());
+    producer.send(0, topic.as_str(), &plain_batch(&topic, 1, 10).task(0)).unwrap();
+    eventually("it is deaf", Duration::from_secs(10), async || producer.is_deaf()).await;
+    assert!(!edge.producer.is_deaf(), "the other one hears");
+    producer.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,8 @@ use punctual::domain::{
     TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
 use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::postgres::cancel::Canceller;
+use punctual::postgres::dead_letters::DeadLetters;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::names::{Names, Swept};
 use punctual::postgres::replace::{Replacement, Replaces};
@@ -18,6 +20,7 @@ use punctual::postgres::submit_named::{Group, NamedSubmits};
 use punctual::postgres::{self, schema};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use crate::support::api::Task;
@@ -233,6 +236,42 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     assert_eq!(node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(), "cancelled");
 }
 
+/// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of its topic, the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_refused_now() {
+    let cluster = Cluster::start("refused-names").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let first = api.submit(&json!({ "topic": topic, "name": "known", "delay": "1h", "payload_text": "first" })).await;
+    let long = "x".repeat(1_100_000);
+    let too_far = |name: &str| json!({ "topic": topic, "name": name, "delay": "9999d", "payload_text": "x" });
+    let too_large = |name: &str| json!({ "topic": topic, "name": name, "delay": "1h", "payload_text": long });
+    for repeated in [too_far("known"), too_large("known")] {
+        let answer = api.post("/v1/tasks", repeated.to_string()).await;
+        assert_eq!((answer.status, Task::new(answer.json()).id), (200, first.id), "{}", answer.text);
+        assert_eq!(answer.json()["payload_text"], "first", "in full");
+    }
+    let mut nameless = too_far("-");
+    nameless.as_object_mut().unwrap().remove("name");
+    let mut elsewhere = too_far("known");
+    elsewhere["topic"] = "nowhere".into();
+    let new = json!({ "topic": topic, "name": "new", "delay": "1h", "payload_text": "x" });
+    let tasks = [too_far("known"), nameless, too_far("unknown"), too_large("new"), new, elsewhere, too_large("known")];
+    let answer = api.post("/v1/tasks/batch", json!({ "tasks": tasks }).to_string()).await.json();
+    let results = answer["results"].as_array().unwrap();
+    let statuses: Vec<&Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [200, 422, 422, 200, 201, 422, 200], "{answer}");
+    for known in [0, 6] {
+        assert_eq!(
+            (&results[known]["task"]["id"], &results[known]["task"]["state"]),
+            (&json!(first.id.to_string()), &json!("scheduled"))
+        );
+    }
+    assert_eq!(results[3]["task"]["id"], results[4]["task"]["id"], "a name within a batch has one task");
+    assert_eq!(cluster.count("select count(*) from task").await, 2, "nothing else was stored");
+}
+
 // --- follow-ups ---
 
 /// A database with a batch of named tasks, as claimed on insert.
@@ -329,6 +368,53 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 2, prolonged_count: 2 });
     let known = names.known(&[("orders", "perhaps-sent"), ("orders", "dead"), ("other", "deferred")]).await.unwrap();
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
+}
+
+/// Nothing else of it is there any more: its dead letter was dropped, its line is older than receipts are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
+    let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;
+    let now = claimed.tasks[0].id.due_at();
+    let dead = || Outcome::Dead { reason: "refused".into() };
+    claimed.settle(&[dead(), dead(), Outcome::Published(Receipt { partition: 0, offset: 0, published_at: now })]).await;
+    let cluster = ClusterSettings::DEFAULT;
+    let (look_up, names) = (LookUp::new(&claimed.settings, &cluster, 1), Names::new(&claimed.settings, DAY, 1));
+    let replaces = Replaces::new(&claimed.settings, DAY, 1);
+    let waiting = ["cancelled", "held", "moved"].map(|name| named_task(name, now.plus(Duration::from_secs(1800))));
+    for task in &waiting {
+        assert_eq!(replaces.replace(task, false, None).await.unwrap(), Replacement::Created);
+    }
+    // A replacement locks the entry first and the row then: a cancel that waited for the entry of its row would be in a circle with it.
+    let mut holder = claimed.cluster.sql.begin().await.unwrap();
+    sqlx::query("select from task_name where name = 'held' for update").execute(&mut *holder).await.unwrap();
+    let ids = waiting.each_ref().map(|task| task.id);
+    let (cancelled, outcome) = Canceller::new(&claimed.settings).cancel_group(&ids).await;
+    outcome.unwrap();
+    assert!(cancelled.iter().all(Option::is_some));
+    holder.rollback().await.unwrap();
+    let known = async || {
+        let wanted = ["dead", "redriven", "published", "cancelled", "moved"].map(|name| ("orders", name));
+        names.known(&wanted).await.unwrap().map_states()
+    };
+    let (dead, published, cancelled) = (Some(TaskState::Dead), Some(TaskState::Published), Some(TaskState::Cancelled));
+    assert_eq!(known().await, [dead, dead, published, cancelled, cancelled]);
+    let forget = async |table: &'static str| {
+        sqlx::query(AssertSqlSafe(format!("delete from {table}"))).execute(&claimed.cluster.sql).await
+    };
+    forget("execlog_cancelled").await.unwrap();
+    assert_eq!(DeadLetters::new(&claimed.settings, DAY, 1).redrive(claimed.tasks[1].id).await.unwrap().map(|_| ()), Some(()));
+    assert_eq!(replaces.replace(&named_task("moved", now.plus(DAY / 24)), false, None).await.unwrap(), Replacement::Created);
+    let scheduled = Some(TaskState::Scheduled);
+    assert_eq!(known().await, [dead, scheduled, published, cancelled, scheduled]);
+    for table in ["dead_letter", "task", "task_follow", "execlog_batch"] {
+        forget(table).await.unwrap();
+    }
+    assert_eq!(
+        known().await,
+        [dead, published, published, cancelled, published],
+        "what stands in no place was published unless it says otherwise"
+    );
+    assert_eq!(look_up.task(ids[0]).await.unwrap().map(|view| view.state), None);
 }
 
 trait States {

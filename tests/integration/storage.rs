@@ -173,7 +173,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     let mut database = Database::empty().await;
     assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
     let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 1));
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 2));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
     assert_eq!((again.applied, again.changed), (vec![], vec![]));
@@ -196,7 +196,7 @@ async fn two_migrations_at_once_wait_for_each_other() {
     let database = Database::empty().await;
     let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
     let (one, other) = tokio::join!(migrate(), migrate());
-    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 1);
+    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 2, "each version once");
 }
 
 #[tokio::test]
@@ -375,13 +375,15 @@ async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
 async fn days_of_the_execlog_go_after_their_retention_and_never_unsettled() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let at = database.now().await.minus(seconds(9 * 86_400));
-    let days =
-        [Parent::ExeclogBatch, Parent::ExeclogCancelled, Parent::ExeclogPayload].map(|parent| rules.partition_of(parent, at));
+    let days = [Parent::ExeclogBatch, Parent::ExeclogCancelled, Parent::ExeclogEnded, Parent::ExeclogPayload]
+        .map(|parent| rules.partition_of(parent, at));
     assert!(create(&mut database.connection(), &rules, &days).await.unwrap());
     let tasks = [task(at)];
     let batch = database.claim(at, &tasks).await;
     assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await, Retired::default());
-    assert_eq!(retire(&database, Parent::ExeclogCancelled, rules).await.dropped_count, 1);
+    for parent in [Parent::ExeclogCancelled, Parent::ExeclogEnded] {
+        assert_eq!(retire(&database, parent, rules).await.dropped_count, 1);
+    }
     database.settle(batch, &tasks, None).await;
     assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await.dropped_count, 1);
 }

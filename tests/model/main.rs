@@ -20,17 +20,17 @@ use protocol::scopes;
 
 /// How many states each scope has: an action that is lost from the model, or one that is new, is noticed.
 const STATES: [(&str, usize); 13] = [
-    ("life and death", 125_216),
-    ("zombies", 452_635),
+    ("life and death", 127_324),
+    ("zombies", 462_804),
     ("acknowledgements", 71_783),
     ("two tasks", 1_044_590),
     ("adopted and cancelled", 182_130),
     ("deferral and cancel", 1_818),
     ("late settles", 23_708),
     ("far and cancel", 46_179),
-    ("leaves", 476_351),
+    ("leaves", 486_364),
     ("undone settles", 20_617),
-    ("crashes", 30_460),
+    ("crashes", 27_625),
     ("membership", 14_167),
     ("names", 56_910),
 ];

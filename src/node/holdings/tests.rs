@@ -39,7 +39,7 @@ fn settled(holdings: &Holdings, answered_at: Monotonic) -> BatchId {
     let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::Complete);
     let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
-    holdings.settled(&held, settlement, answered_at);
+    holdings.settled(&held, settlement, Effect::Certain, answered_at);
     held.batch.id
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use punctual::domain::{Batch, NodeId, Outcome, Receipt, TaskId};
+use punctual::domain::{Batch, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
 use punctual::postgres::adopt::Adoptions;
+use punctual::postgres::look_up::LookUp;
 use punctual::postgres::settle::{Settlement, Settles};
 
 use super::{PATIENCE, Stage, statement, without};
@@ -35,7 +36,7 @@ fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
         "prepare settle as {text};
          execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}', '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
            '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{true}}',
-           {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600);
+           {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600, '{{}}', '{{}}');
          deallocate settle"
     )
 }
@@ -71,6 +72,39 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     assert_eq!(stage.number("select count(*) from task").await, 1);
     let follow = format!("select count(*) from task_follow where row_id = '{next}'");
     assert_eq!(stage.number(&follow).await, 1);
+}
+
+/// The rule: who settles a later attempt says as which row the task has ended. The batch that leads there goes a receipt's time after the *first* attempt; a task
+/// that waited for longer (its topic was parked, it was a dead letter) would be unknown from the moment of its end.
+#[tokio::test]
+async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept() {
+    let mut stage = Stage::new().await;
+    let owner = node();
+    let (batch, next) = claimed(&mut stage, owner).await;
+    let first = batch.id_of(0);
+    let mut settles = Settles::new(&stage.settings, owner, PATIENCE);
+    let look_up = LookUp::new(&stage.settings, &ClusterSettings::DEFAULT, 1);
+    assert_eq!(settles.settle(&[&deferred(&batch, next)]).await.0.len(), 1);
+    let is_gone = format!("delete from execlog_batch where batch = '{}'", batch.id.uuid());
+    stage.run(&is_gone).await;
+    let state = async || look_up.task(first).await.unwrap().map(|view| view.state);
+    assert_eq!(state().await, Some(TaskState::Scheduled));
+    let last = stage.claim(owner).await;
+    assert_eq!((last.id_of(0), state().await), (next, Some(TaskState::Claimed)));
+    let receipt = Receipt { partition: 3, offset: 7, published_at: stage.now().await };
+    assert_eq!(settles.settle(&[&Settlement::new(&last, &[Outcome::Published(receipt)])]).await.0.len(), 1);
+    assert_eq!(stage.number("select count(*) from task_follow").await, 0);
+    let view = look_up.task(first).await.unwrap().unwrap();
+    assert_eq!(
+        (view.id, view.state, view.attempt, view.receipt.map(|receipt| receipt.offset)),
+        (first, TaskState::Published, 2, Some(7))
+    );
+    // Of several ends the last one counts, and no end is made of nothing.
+    let another = TaskId::new(next.due_at(), next.shard(), rand::random());
+    stage.run(&format!("insert into execlog_ended values ('{first}', '{another}', now() - interval '1 hour')")).await;
+    assert_eq!(state().await, Some(TaskState::Published));
+    stage.run("delete from execlog_batch").await;
+    assert_eq!(state().await, None);
 }
 
 /// Each statement of a settle commits by itself. What was settled before one of them failed must not be settled once more, and then look as if another node had

@@ -20,13 +20,14 @@ union all select 'name ' || id || ' ' || row_id from task_name
 union all select 'heart ' || node || ' ' || case when dead then 'dead' else 'alive' end from heartbeat";
 
 /// Tables that a settle writes.
-const SETTLED: [&str; 5] = ["execlog_batch", "task", "task_follow", "dead_letter", "task_name"];
-const ALL: [&str; 9] = [
+const SETTLED: [&str; 6] = ["execlog_batch", "task", "task_follow", "execlog_ended", "dead_letter", "task_name"];
+const ALL: [&str; 10] = [
     "task",
     "task_far",
     "execlog_batch",
     "execlog_payload",
     "execlog_cancelled",
+    "execlog_ended",
     "dead_letter",
     "task_follow",
     "task_name",

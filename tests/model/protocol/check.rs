@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use punctual::domain::{BatchId, Monotonic, Timestamp};
-use punctual::engine::books::{Books, Suspects, is_lost};
+use punctual::engine::books::{Books, Effect, Suspects, is_lost};
 
 use super::node::drop_batch;
 use super::state::{BATCHES, Book, Check, Node, Progress, Set, State, TASKS, bit, each, task_of};
@@ -97,7 +97,7 @@ fn books_of(node: &Node, check: &Check) -> Books<()> {
         match node.books[batch] {
             Book::None => {}
             Book::Held => books.hold(id_of(batch)),
-            Book::Settled | Book::Durable => books.settled(id_of(batch), (), answered_at),
+            Book::Settled | Book::Durable => books.settled(id_of(batch), (), Effect::Certain, answered_at),
         }
     }
     books

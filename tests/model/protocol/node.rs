@@ -1,5 +1,6 @@
 //! What a node does: claim, publish, settle, adopt, beat, declare others dead.
 
+use punctual::engine::books::Effect;
 use punctual::engine::failure::{Circumstances, Failure, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
@@ -330,8 +331,11 @@ impl Protocol {
             state.undo.get_or_insert(before);
             self.owe(state, at, batch, &outcomes);
         }
+        // Settled before, and its own: by a settle whose answer was lost.
+        let is_in_doubt = state.db.batches[batch].owner == state.nodes[at].identity;
+        let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer) || Effect::of(is_done, is_in_doubt) == Effect::None;
         let node = &mut state.nodes[at];
-        node.books[batch] = if self.is(Mistake::SettleForgottenAtItsAnswer) { Book::None } else { Book::Settled };
+        node.books[batch] = if is_forgotten { Book::None } else { Book::Settled };
         node.progress[batch] = outcomes;
         node.fresh |= bit(batch);
         Some(())
@@ -384,7 +388,13 @@ impl Protocol {
         }
         self.commit(state);
         if is_answered {
-            state.nodes[usize::from(slot)].to_load |= adopted;
+            let node = &mut state.nodes[usize::from(slot)];
+            node.to_load |= adopted;
+            // What it had settled before somebody else had the batch is void.
+            for batch in each(u16::from(adopted)) {
+                let book = &mut node.books[batch];
+                *book = if *book == Book::Held { Book::Held } else { Book::None };
+            }
         }
         Some(())
     }
