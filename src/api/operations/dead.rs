@@ -18,8 +18,9 @@ pub const LIST: Operation = Operation {
     sample: Sample { before: "", path: "/v1/dead?topic=demo&limit=10" },
 };
 
-/// Takes the id of a dead letter out of their list.
-const A_DEAD_LETTER: &str = r#"id=$(curl --silent --show-error --fail "http://127.0.0.1:7070/v1/dead?topic=demo&limit=1" | sed 's/.*"id":"\([^"]*\)".*/\1/')"#;
+/// Takes the id of a dead letter out of their list; where there is none, nothing more is asked.
+const A_DEAD_LETTER: &str = r#"id=$(curl --silent --show-error --fail "http://127.0.0.1:7070/v1/dead?topic=demo&limit=1" | sed -n 's/.*"id":"\([^"]*\)".*/\1/p')
+test -n "$id" &&"#;
 
 pub const REDRIVE: Operation = Operation {
     id: "redriveDead",
