@@ -30,7 +30,7 @@ pub const REDRIVE: Operation = Operation {
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The task that was put back.")],
-    problems: &[P::TaskNotFound, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
@@ -62,6 +62,6 @@ pub const DROP: Operation = Operation {
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The dead letter that was dropped.")],
-    problems: &[P::TaskNotFound, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };
