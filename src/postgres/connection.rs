@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 
 use super::error::{Cause, Error};
@@ -30,8 +31,7 @@ impl Settings {
     /// `url` is a `postgres://` URL; `?host=/folder` names the folder of a Unix socket.
     pub fn new(url: &str) -> Result<Self, String> {
         // The driver's own message may repeat parts of the URL, with the password in it.
-        let options = PgConnectOptions::from_str(url)
-            .map_err(|_may_hold_the_password| "not a URL of the form postgres://user:password@host:port/database".to_owned())?;
+        let options = PgConnectOptions::from_str(url).map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
         Ok(Self { options: options.log_statements(tracing::log::LevelFilter::Off) })
     }
 
@@ -41,6 +41,23 @@ impl Settings {
             self.options.get_socket().map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
         format!("{host}:{}/{}", self.options.get_port(), self.options.get_database().unwrap_or_default())
     }
+}
+
+/// What is wrong with a URL that the driver does not take, in words that hold no part of it.
+fn reason_against(url: &str) -> &'static str {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let wrong = query.split('&').filter_map(|pair| pair.split_once('=')).find_map(|(name, value)| match name {
+        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => {
+            Some("its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full")
+        }
+        "port" if value.parse::<u16>().is_err() => Some("its port is no number up to 65535"),
+        "hostaddr" if value.parse::<IpAddr>().is_err() => Some("its hostaddr is no IP address"),
+        "statement-cache-capacity" if value.parse::<usize>().is_err() => Some("its statement-cache-capacity is no number"),
+        _ => None,
+    });
+    wrong.unwrap_or(
+        "not a URL of the form postgres://user:password@host:port/database (in a password, / ? # and @ are written %2F %3F %23 %40)",
+    )
 }
 
 impl fmt::Debug for Settings {
@@ -162,5 +179,28 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Cause::Deadline(deadline)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_url_is_refused_with_the_reason_and_without_the_password() {
+        for (url, reason) in [
+            ("postgres://me:hunter2@db/punctual?sslmode=nope", "verify-full"),
+            ("postgres://me:hunter2@db/punctual?application_name=a&sslmode=hunter2", "verify-full"),
+            ("postgres://me:hunter2@db/punctual?port=65536", "port"),
+            ("postgres://me:hunter2@db/punctual?hostaddr=db", "hostaddr"),
+            ("postgres://me:hunter2@db/punctual?statement-cache-capacity=much", "statement-cache-capacity"),
+            ("postgres://me:hunter2/3@db/punctual", "%2F"),
+            ("postgres://me:hunter2?sslmode=require@db/punctual", "verify-full"),
+        ] {
+            let said = Settings::new(url).unwrap_err();
+            assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");
+        }
+        let settings = Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-CA").unwrap();
+        assert_eq!(settings.place(), "db:5432/punctual");
     }
 }
