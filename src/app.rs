@@ -4,6 +4,7 @@ mod assembly;
 mod kafka_settings;
 mod startup;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -30,19 +31,15 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 pub fn problems(settings: &Settings) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
-        problems.push(problem("--database-url", text));
+        problems.push(Problem { flag: "--database-url", text });
     }
-    problems.extend(kafka_settings::problems(settings).into_iter().map(|text| problem("--kafka", text)));
+    problems.extend(kafka_settings::problems(settings));
     problems
-}
-
-fn problem(flag: &'static str, text: String) -> Problem {
-    Problem { flag, text }
 }
 
 /// Brings the schema up to date and says what was done.
 pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
-    let postgres = postgres::Settings::new(settings.database_url.expose())?;
+    let postgres = postgres::Settings::new(settings.database_url.expose()).map_err(|text| format!("--database-url: {text}"))?;
     let wishes = ClusterWishes {
         shards: settings.shards.map(|shards| u64::from(shards.get())),
         leaf: settings.leaf,
@@ -64,7 +61,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     let listener = TcpListener::bind(settings.listen)
         .await
-        .map_err(|error| format!("listen on {}: {error}; is another node running there?", settings.listen))?;
+        .map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
     let address = listener.local_addr()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
@@ -88,6 +85,15 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     match tasks.failure() {
         Some(failure) => Err(failure.into()),
         None => Ok(()),
+    }
+}
+
+/// What to look at when the address cannot be listened on.
+const fn advice_on(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AddrInUse => "; is another node running there?",
+        ErrorKind::AddrNotAvailable => "; --listen takes an address of this machine, or 0.0.0.0 for all of them",
+        _ => "",
     }
 }
 

@@ -5,28 +5,69 @@ use axum::http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
+use super::fields::object;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::share::{Share, too_large};
 use super::shared::{Deadline, Shared, UNPACKED_AT_ONCE};
 use super::unpack::{Encoding, unpack};
+use super::values::shown;
 
 /// Memory that is set aside for a body before its bytes are there, whatever its length says.
 const CAPACITY_MAX: usize = 1 << 20;
+/// So much of a body that should not be there is read, to name its first field.
+const UNWANTED_BYTES_MAX: usize = 4096;
 
 /// Reads a body that says it is JSON, and unpacks it.
 pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
     let collected = deadline.hold(collect(shared, request.into_body())).await;
-    let (bytes, share) = collected.map_err(|_elapsed| {
-        shared.metrics.rejected("request_deadline");
-        Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
-    })??;
+    let (bytes, share) = collected.map_err(|_elapsed| late(shared))??;
     let Some(encoding) = encoding else { return Ok((bytes, share)) };
     // It did arrive: what it waits for now is none of its caller's doing.
     let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
+}
+
+/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An empty object says nothing, and passes.
+pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<(), Problem> {
+    let body = request.into_body();
+    if body.is_end_stream() {
+        return Ok(());
+    }
+    let bytes = deadline.hold(beginning_of(body)).await.map_err(|_elapsed| late(shared))??;
+    let unwanted = Problem::new(ProblemType::UnknownField, "this call takes no body; nothing was done");
+    let Ok(text) = std::str::from_utf8(&bytes) else { return Err(unwanted) };
+    if text.trim().is_empty() {
+        return Ok(());
+    }
+    let Ok(object) = object(text) else { return Err(unwanted) };
+    match object.pairs.first() {
+        None => Ok(()),
+        Some((name, _)) => Err(unwanted.at(shown(name))),
+    }
+}
+
+/// As much of a body as it takes to tell whether it says anything.
+async fn beginning_of(mut body: Body) -> Result<Vec<u8>, Problem> {
+    let mut bytes = Vec::new();
+    while bytes.len() < UNWANTED_BYTES_MAX
+        && let Some(frame) = body.frame().await
+    {
+        let Ok(piece) = frame.map_err(|_cut| cut_short())?.into_data() else { continue };
+        bytes.extend_from_slice(&piece[..piece.len().min(UNWANTED_BYTES_MAX)]);
+    }
+    Ok(bytes)
+}
+
+fn late(shared: &Shared) -> Problem {
+    shared.metrics.rejected("request_deadline");
+    Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
+}
+
+fn cut_short() -> Problem {
+    Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done")
 }
 
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
@@ -39,9 +80,7 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|_cut| Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done"))?;
-        let Ok(piece) = frame.into_data() else { continue };
+        let Ok(piece) = frame.map_err(|_cut| cut_short())?.into_data() else { continue };
         if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max {
             return Err(too_large(shared));
         }

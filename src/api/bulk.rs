@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, StatusCode, Uri};
+use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -116,9 +116,10 @@ fn answer_of(done: &'static str, answer: Result<Option<TaskView>, Trouble>) -> R
 }
 
 /// `POST /v1/dead/{id}/redrive`
-pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    query::refuse(&uri)?;
+    query::refuse(request.uri())?;
+    body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
     let answer = shared.in_time(deadline.hold(shared.service.redrive(id)).await, unknown)?;
@@ -126,9 +127,10 @@ pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
 }
 
 /// `DELETE /v1/dead/{id}`
-pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    query::refuse(&uri)?;
+    query::refuse(request.uri())?;
+    body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
     let answer = shared.in_time(deadline.hold(shared.service.drop_dead(id)).await, unknown)?;

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
-use super::front::Api;
+use super::front::{Api, FIELD_BYTES};
 use super::line::{Caller, Line};
 use super::watched::Watched;
 use crate::clock;
@@ -33,6 +33,8 @@ const WINDOW_BYTES: u32 = 256 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Headers up to so many times the bound are read, so that they can be answered with a problem; the library answers beyond.
 const HEADER_SLACK: usize = 2;
+/// What a field counts for at least: a name of one byte without a value.
+const FIELD_BYTES_MIN: usize = FIELD_BYTES + 1;
 /// A connection of HTTP/2 that does not answer a ping within [`PONG_TIMEOUT`] is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PONG_TIMEOUT: Duration = Duration::from_secs(20);
@@ -102,8 +104,15 @@ fn is_header_too_large(error: &(dyn Error + Send + Sync + 'static)) -> bool {
 fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
     let header_bytes = settings.header_bytes_max.saturating_mul(HEADER_SLACK);
     let mut builder = Builder::new(streams);
-    // The library's own timeout would hold the next request to the time of a header.
-    builder.http1().header_read_timeout(None).max_buf_size(header_bytes.max(BUFFER_BYTES));
+    builder
+        .http1()
+        // The library's own timeout would hold the next request to the time of a header.
+        .header_read_timeout(None)
+        .max_buf_size(header_bytes.max(BUFFER_BYTES))
+        // More than that cannot pass the bound on bytes: it alone decides.
+        .max_headers(header_bytes / FIELD_BYTES_MIN)
+        // Who has said all may say so. Whoever is gone looks the same until it is written to, so that its request is carried out to its end, or its deadline.
+        .half_close(true);
     builder
         .http2()
         .timer(TokioTimer::new())

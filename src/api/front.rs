@@ -61,6 +61,9 @@ fn routes() -> [Route; 17] {
     ]
 }
 
+/// What a field of a header counts for besides its name and its value (RFC 9113, 6.5.2).
+pub const FIELD_BYTES: usize = 32;
+
 /// The paths of [`routes`], for the labels of metrics.
 const ROUTES: [&str; 17] = [
     "/v1/tasks",
@@ -225,11 +228,10 @@ fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: 
     }
 }
 
-/// Bytes of a request's header, counted as HTTP/2 does (RFC 9113, 6.5.2), so that the bound is the same for both versions.
+/// Bytes of a request's header, counted as HTTP/2 does, so that the bound is the same for both versions.
 fn size_of(request: &Request<Body>) -> usize {
-    const FIELD: usize = 32;
     let fields =
-        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>();
     let uri = request.uri();
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }

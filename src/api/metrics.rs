@@ -9,6 +9,29 @@ use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durati
 /// Names and values come from tables of this crate, never from a request: their number is bounded.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
+/// The bounds that turn something away, those of the service included. Each has a series from the start, so that its first event is not missed by a rate.
+const BOUNDS: [&str; 17] = [
+    "requests_in_flight",
+    "caller_requests",
+    "caller_probes",
+    "metrics_in_flight",
+    "connections",
+    "caller_connections",
+    "header_bytes",
+    "body_bytes",
+    "batch_tasks",
+    "body_memory",
+    "bodies_unpacked_at_once",
+    "request_deadline",
+    "draining",
+    "submit_queue",
+    "submit_queue_bytes",
+    "cancel_queue",
+    "topic_look_ups",
+];
+/// What a caller may be too slow for; the same.
+const DEADLINES: [&str; 3] = ["header", "answer", "idle"];
+
 #[derive(Clone, Debug)]
 pub struct Metrics {
     requests: Family<Labels<3>, Counter>,
@@ -67,6 +90,12 @@ impl Metrics {
             Unit::Bytes,
             metrics.body_memory.clone(),
         );
+        for bound in BOUNDS {
+            drop(metrics.rejected.get_or_create(&[("bound", bound)]));
+        }
+        for deadline in DEADLINES {
+            drop(metrics.cut_off.get_or_create(&[("deadline", deadline)]));
+        }
         metrics
     }
 
@@ -82,10 +111,12 @@ impl Metrics {
 
     /// A caller was too slow: it was waited for `header`, `idle` or `answer`.
     pub fn cut_off(&self, deadline: &'static str) {
+        debug_assert!(DEADLINES.contains(&deadline), "{deadline} is not in the list of deadlines");
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();
     }
 
     pub fn rejected(&self, bound: &'static str) {
+        debug_assert!(BOUNDS.contains(&bound), "{bound} is not in the list of bounds");
         self.rejected.get_or_create(&[("bound", bound)]).inc();
     }
 }
@@ -112,5 +143,34 @@ fn status_label(status: StatusCode) -> &'static str {
         500 => "500",
         503 => "503",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What stands in backticks in the papers' row of a metric.
+    fn told(metric: &str) -> BTreeSet<&'static str> {
+        let paper = include_str!("../../docs/operations.md");
+        let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
+        row.split('`').skip(3).step_by(2).collect()
+    }
+
+    #[test]
+    fn every_bound_and_deadline_has_a_series_from_the_start_and_is_told() {
+        assert_eq!(told("punctual_api_rejected_total{bound}"), BTreeSet::from(BOUNDS));
+        assert_eq!(told("punctual_api_cut_off_total{deadline}"), BTreeSet::from(DEADLINES));
+        let mut registry = Registry::default();
+        let _metrics = Metrics::register(&mut registry);
+        let text = crate::telemetry::encode(&registry).unwrap();
+        for bound in BOUNDS {
+            assert!(text.contains(&format!("punctual_api_rejected_total{{bound=\"{bound}\"}} 0\n")), "{bound}: {text}");
+        }
+        for deadline in DEADLINES {
+            assert!(text.contains(&format!("punctual_api_cut_off_total{{deadline=\"{deadline}\"}} 0\n")), "{deadline}: {text}");
+        }
     }
 }

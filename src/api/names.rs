@@ -69,9 +69,10 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
 }
 
 /// `DELETE /v1/topics/{topic}/tasks/{name}`
-pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    query::refuse(&uri)?;
+    query::refuse(request.uri())?;
+    body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
     let answer = shared.in_time(deadline.hold(shared.service.cancel_named(&topic, &name)).await, Problem::cancel_unknown)?;
     verdict::answer_of(answer.map_err(of_trouble)?, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))

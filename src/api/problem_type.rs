@@ -59,7 +59,7 @@ problem_types! {
         then: "Correct the client. Send the body as it is to find out whether the rest is right."
     }
     UnknownField(400, "unknown-field", "There is no such field") {
-        when: "An object of the body has a field, or the query a parameter, that there is not; `field` names it. Nothing is ignored: what was meant would be lost in silence.",
+        when: "An object of the body has a field, or the query a parameter, that there is not, or a call that takes no body has one; `field` names it. Nothing is ignored: what was meant would be lost in silence.",
         then: "Correct the name. `detail` has the names that there are."
     }
     DuplicateField(400, "duplicate-field", "A field is given twice") {

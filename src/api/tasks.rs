@@ -222,9 +222,10 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
 }
 
 /// `DELETE /v1/tasks/{id}`
-pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    query::refuse(&uri)?;
+    query::refuse(request.uri())?;
+    body::refuse(&shared, request, deadline).await?;
     let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
     let Some(id) = id_of(path) else { return Err(not_found(false)) };
     let answer = shared.in_time(deadline.hold(shared.service.cancel(id)).await, Problem::cancel_unknown)?;

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use super::values::{kind_of, shown, string_of};
 use crate::domain::Timestamp;
 
-/// The last millisecond that RFC 3339 can write in every zone: 9999-12-30T22:00:00.999Z.
-const MILLIS_MAX: i64 = 253_402_207_200_999;
+/// The last millisecond of the year 9999, in UTC: the last that RFC 3339 can write.
+const MILLIS_MAX: i64 = 253_402_300_799_999;
+const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 /// Integers below this (March 1973) are refused as due times: they are seconds that were meant to be milliseconds, or a zero that nobody set, and
 /// would be published at once.
 const MILLIS_MIN: i64 = 100_000_000_000;
@@ -62,7 +63,7 @@ fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
         return Err("this is before March 1973, in milliseconds since the epoch: were seconds meant?".to_owned());
     }
     if millis > MILLIS_MAX {
-        return Err("this is after the year 9999, in milliseconds since the epoch".to_owned());
+        return Err("this is after the year 9999 (UTC), in milliseconds since the epoch".to_owned());
     }
     Ok(Timestamp::from_millis(millis))
 }
@@ -109,21 +110,23 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
 
 fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     let wrong = |why: &str| format!("{:?} {why}; right is {DUE_AT}", shown(text));
-    let second = second_of(text).ok_or_else(|| wrong(reason_against(text)))?;
-    let at: jiff::Timestamp = text.parse().map_err(|_no_date: jiff::Error| wrong("is no date and time that there is"))?;
-    // jiff reads a leap second as the second before it, which would be early.
-    let leap = if second == b"60" { 1_000_000_000 } else { 0 };
-    let millis = at.as_nanosecond().saturating_add(leap + 999_999).div_euclid(1_000_000);
-    match i64::try_from(millis) {
+    let shape = shape_of(text).ok_or_else(|| wrong(reason_against(text)))?;
+    let nanos = shape.nanos_since_epoch().ok_or_else(|| wrong("is no date and time that there is"))?;
+    match i64::try_from(nanos.saturating_add(999_999).div_euclid(1_000_000)) {
         Ok(millis) if (0..=MILLIS_MAX).contains(&millis) => Ok(Timestamp::from_millis(millis)),
         Ok(millis) if millis < 0 => Err(wrong("is before 1970")),
-        _ => Err(wrong("is after the year 9999")),
+        _ => Err(wrong("is after the year 9999 (UTC)")),
     }
 }
 
-/// The two digits of the second, when `text` has the shape of RFC 3339 with a zone and up to nine digits of a fraction. jiff alone takes more than that,
-/// among it time zone names that it then ignores.
-fn second_of(text: &str) -> Option<&[u8]> {
+/// A text that has the shape of RFC 3339 with a zone, and up to nine digits of a fraction. jiff alone takes more than that, among it time zone names that
+/// it then ignores; and its timestamps end some hours before the year 9999 does.
+struct Shape<'a> {
+    date_time: &'a str,
+    zone: &'a [u8],
+}
+
+fn shape_of(text: &str) -> Option<Shape<'_>> {
     let (date_time, rest) = text.as_bytes().split_at_checked(19)?;
     let is_shaped = date_time.iter().enumerate().all(|(at, byte)| match at {
         4 | 7 => *byte == b'-',
@@ -146,7 +149,27 @@ fn second_of(text: &str) -> Option<&[u8]> {
         [b'+' | b'-', a, b, b':', c, d] => [a, b, c, d].iter().all(|byte| byte.is_ascii_digit()),
         _ => false,
     };
-    (is_shaped && is_zone).then(|| &date_time[17..])
+    (is_shaped && is_zone).then(|| Shape { date_time: &text[..text.len() - zone.len()], zone })
+}
+
+impl Shape<'_> {
+    /// `None`: there is no such date, time or zone.
+    fn nanos_since_epoch(&self) -> Option<i128> {
+        let at: jiff::civil::DateTime = self.date_time.parse().ok()?;
+        // jiff reads a leap second as the second before it, which would be early.
+        let leap_seconds = if self.date_time.as_bytes().get(17..19) == Some(b"60") { 1 } else { 0 };
+        let seconds = leap_seconds - self.offset_minutes()? * 60;
+        Some(at.duration_since(EPOCH).as_nanos() + seconds * 1_000_000_000)
+    }
+
+    /// Minutes from UTC to the zone.
+    fn offset_minutes(&self) -> Option<i128> {
+        let [sign, a, b, b':', c, d] = self.zone else { return Some(0) };
+        let of = |tens: &u8, ones: &u8| i128::from(tens - b'0') * 10 + i128::from(ones - b'0');
+        let (hours, minutes) = (of(a, b), of(c, d));
+        let offset = hours * 60 + minutes;
+        (hours < 24 && minutes < 60).then_some(if *sign == b'-' { -offset } else { offset })
+    }
 }
 
 /// The most common mistake has a word of its own.
@@ -185,8 +208,9 @@ pub struct Rfc3339(pub Timestamp);
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What is beyond what RFC 3339 can write was refused when it came in.
-        let at = jiff::Timestamp::from_millisecond(self.0.as_millis()).unwrap_or(jiff::Timestamp::MAX);
-        write!(f, "{at:.3}")
+        let since_epoch = jiff::SignedDuration::from_millis(self.0.as_millis());
+        let at = EPOCH.checked_add(since_epoch).unwrap_or(jiff::civil::DateTime::MAX);
+        write!(f, "{at:.3}Z")
     }
 }
 
@@ -244,6 +268,29 @@ mod tests {
     }
 
     #[test]
+    fn the_year_9999_is_read_and_written_to_its_end() {
+        for (text, millis) in [
+            ("9999-12-30T22:00:01Z", 253_402_207_201_000),
+            ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+            ("9999-12-31T23:59:59.999Z", MILLIS_MAX),
+            ("9999-12-31T23:59:59+23:59", MILLIS_MAX - 999 - 1439 * 60_000),
+            ("9999-12-31T20:59:59.999-03:00", MILLIS_MAX),
+        ] {
+            assert_eq!(millis_of(&format!("{text:?}")), Ok(millis), "{text}");
+        }
+        assert_eq!(Rfc3339(Timestamp::from_millis(MILLIS_MAX)).to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(millis_of(&MILLIS_MAX.to_string()), Ok(MILLIS_MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn times_are_read_as_jiff_reads_them(text in "[12][0-9]{3}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|z|[-+][01][0-9]:[0-5][0-9])") {
+            let by_jiff = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_nanosecond);
+            prop_assert_eq!(shape_of(&text).unwrap().nanos_since_epoch(), by_jiff);
+        }
+    }
+
+    #[test]
     fn due_times_that_are_none_are_refused_with_the_reason() {
         for (json, reason) in [
             (r#""2030-01-31T09:30:00""#, "zone"),
@@ -253,7 +300,11 @@ mod tests {
             (r#""2030-01-31T09:30:00+01:00[Europe/Berlin]""#, "RFC 3339"),
             (r#""2030-01-31T09:30:00.1234567890Z""#, "RFC 3339"),
             (r#""1969-12-31T23:59:59Z""#, "1970"),
-            (r#""9999-12-31T23:59:59Z""#, "9999"),
+            (r#""9999-12-31T23:59:59.9991Z""#, "after the year 9999"),
+            (r#""9999-12-31T23:59:59-00:01""#, "after the year 9999"),
+            (r#""9999-12-31T24:00:00Z""#, "no date"),
+            (r#""2030-01-31T09:30:00+24:00""#, "no date"),
+            (r#""2030-01-31T09:30:00+01:60""#, "no date"),
             (r#""tomorrow""#, "RFC 3339"),
             (r#""1896082200000""#, "RFC 3339"),
             ("1896082200000.5", "whole"),
@@ -265,13 +316,16 @@ mod tests {
             ("-1", "negative"),
             ("0", "seconds"),
             ("1896082200", "seconds"),
-            ("9999999999999999", "9999"),
+            ("253402300800000", "after the year 9999"),
+            ("9999999999999999", "after the year 9999"),
             ("99999999999999999999999999", "bounds"),
             ("null", "null"),
             ("true", "boolean"),
         ] {
             let wrong = due_at(raw(json)).unwrap_err();
-            assert!(wrong.contains(reason), "{json}: {wrong}");
+            // What was given is quoted before the reason.
+            let said = wrong.strip_prefix(json).unwrap_or(&wrong);
+            assert!(said.contains(reason), "{json}: {wrong}");
         }
     }
 

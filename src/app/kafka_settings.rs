@@ -1,6 +1,6 @@
 //! What the settings of a node mean for Kafka.
 
-use crate::config::{Property, Settings};
+use crate::config::{Problem, Property, Settings};
 use crate::kafka;
 
 /// The producer holds more than the node lets itself have in flight, so that a full queue is rare: a claim may pass the bound by its own size.
@@ -23,17 +23,21 @@ fn pair(property: &Property) -> (String, String) {
 }
 
 /// Everything that is wrong with them, in words for the operator.
-pub fn problems(settings: &Settings) -> Vec<String> {
+pub fn problems(settings: &Settings) -> Vec<Problem> {
+    let of_property = |text| Problem { flag: "--kafka-property", text };
     let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
     let properties = &settings.kafka.properties;
     let named = properties.iter().filter(|property| !is_nameless(property)).map(pair).collect();
-    let mut problems = kafka::Settings { properties: named, ..of(settings) }.problems();
+    let kafka = kafka::Settings { properties: named, ..of(settings) };
+    let mut problems: Vec<Problem> =
+        kafka.problems_of_servers().into_iter().map(|text| Problem { flag: "--kafka", text }).collect();
+    problems.extend(kafka.problems_of_properties().into_iter().map(of_property));
     if properties.iter().any(|property| is_nameless(&property)) {
-        problems.push(
+        problems.push(of_property(
             "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not have; its name is not repeated, for it may be part of a password: \
              a value with commas goes into --kafka-property or --kafka-properties-file"
                 .to_owned(),
-        );
+        ));
     }
     problems
 }
@@ -42,17 +46,15 @@ pub fn problems(settings: &Settings) -> Vec<String> {
 mod tests {
     use std::ffi::OsString;
 
-    use crate::config::{self, Problem, Refusal};
+    use crate::config::{self, Refusal};
 
-    fn said(properties: [&str; 2]) -> Vec<String> {
-        let words = ["punctual", "serve", "--database-url", "postgres://db/punctual", "--kafka", "b:1"];
-        let words = words.into_iter().chain(properties).map(OsString::from);
-        let check = |settings: &config::Settings| {
-            super::problems(settings).into_iter().map(|text| Problem { flag: "--kafka", text }).collect()
-        };
-        match config::read(words, check) {
+    fn said(flags: [&str; 2]) -> Vec<String> {
+        let servers = if flags[0] == "--kafka" { &[][..] } else { &["--kafka", "b:1"] };
+        let words = ["punctual", "serve", "--database-url", "postgres://db/punctual"];
+        let words = words.iter().chain(servers).chain(&flags).map(OsString::from);
+        match config::read(words, super::problems) {
             Ok(_) => Vec::new(),
-            Err(Refusal::Problems(problems)) => problems.into_iter().map(|problem| problem.text).collect(),
+            Err(Refusal::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
             Err(Refusal::Usage(error)) => panic!("{error}"),
         }
     }
@@ -66,5 +68,10 @@ mod tests {
         assert!(!said_of_list[0].contains("hunter2"), "{said_of_list:?}");
         let known = said(["--kafka-properties", "acks=1,linger.ms=x"]);
         assert!(known.len() == 2 && known[0].contains("acks") && known[1].contains("linger.ms"), "{known:?}");
+        for said in [said_of_flag, said_of_list, known].concat() {
+            assert!(said.starts_with("--kafka-property: "), "{said}");
+        }
+        let servers = said(["--kafka", "b:1,,b:2"]);
+        assert!(servers.len() == 1 && servers[0].starts_with("--kafka: "), "{servers:?}");
     }
 }

@@ -5,9 +5,9 @@ mod many;
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
-use self::manual::{EXIT_CODES, LOOK_EXIT_CODES, with_codes};
+use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadCommand, DeadDelete, DeadList, DeadRedrive, List, Part, Range};
 
 use crate::domain::TaskId;
@@ -67,7 +67,7 @@ pub struct Submit {
     #[command(flatten)]
     pub payload: Payload,
     /// The record's key.
-    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
     pub key: Option<String>,
     /// The record's key, in base64.
     #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
@@ -76,7 +76,7 @@ pub struct Submit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, conflicts_with = "file")]
     pub name: Option<String>,
     /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
@@ -144,32 +144,42 @@ pub struct Payload {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = LOOK_EXIT_CODES, after_long_help = with_codes(manual::SHOW_EXAMPLES, LOOK_EXIT_CODES))]
+#[command(
+    override_usage = manual::SHOW_USAGE,
+    group = which(&["id", "topic", "name"]),
+    after_help = SHOW_EXIT_CODES,
+    after_long_help = with_codes(manual::SHOW_EXAMPLES, SHOW_EXIT_CODES)
+)]
 pub struct Show {
     /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID", required_unless_present = "name", conflicts_with_all = ["topic", "name"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "name"])]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name.
     #[arg(long, value_name = "TOPIC", requires = "name")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", requires = "topic")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, requires = "topic")]
     pub name: Option<String>,
     #[command(flatten)]
     pub node: Node,
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES))]
+#[command(
+    override_usage = manual::CANCEL_USAGE,
+    group = which(&["id", "topic", "name"]),
+    after_help = EXIT_CODES,
+    after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES)
+)]
 pub struct Cancel {
     /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be cancelled.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
     pub name: Option<String>,
     #[command(flatten)]
     pub range: Range,
@@ -181,6 +191,11 @@ pub struct Cancel {
     pub yes: bool,
     #[command(flatten)]
     pub node: Node,
+}
+
+/// Says what is meant: at least one of these. Each says by itself which others it excludes, or needs.
+fn which(ids: &[&'static str]) -> ArgGroup {
+    ArgGroup::new("which").args(ids).required(true).multiple(true)
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

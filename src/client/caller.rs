@@ -108,6 +108,9 @@ impl Caller {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
             return Err(Ending::usage(format!("`{dots}` cannot stand in a URL: it means a folder there; use the task's id")));
         }
+        if path.contains(&"") {
+            return Err(Ending::usage("neither a topic nor a name is empty".to_owned()));
+        }
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);

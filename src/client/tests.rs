@@ -234,6 +234,50 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     }
 }
 
+fn said(line: &str) -> String {
+    Line::try_parse_from(line.split(' ')).err().unwrap_or_else(|| panic!("{line} was taken")).to_string()
+}
+
+#[test]
+fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
+    for (line, ways) in [
+        ("punctual show", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual show --topic <TOPIC> --name <NAME> "]),
+        ("punctual cancel", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual cancel --topic <TOPIC> [--due-from"]),
+        ("punctual dead redrive", ["<ID|--topic <TOPIC>>", "punctual dead redrive --topic <TOPIC> "]),
+        ("punctual dead delete", ["  <ID>\n", "punctual dead delete <ID> "]),
+    ] {
+        let said = said(line);
+        assert!(ways.iter().all(|way| said.contains(way)), "{line}: {said}");
+        assert!(!said.contains("--url"), "{line}: {said}");
+    }
+    for line in ["punctual cancel --name x", "punctual show --name x"] {
+        let said = said(line);
+        let (missing, _usage) = said.split_once("Usage:").unwrap();
+        assert!(missing.contains("  --topic <TOPIC>\n") && !missing.contains("ID"), "{line}: {said}");
+    }
+    for line in ["punctual dead list --nope", "punctual cancel --nope"] {
+        assert!(!said(line).contains("<URL>"), "{line}: {}", said(line));
+    }
+}
+
+#[test]
+fn keys_and_names_may_begin_with_a_hyphen() {
+    let args = submit_args("t --delay 1h --payload 1 --key -1 --name --n").unwrap();
+    assert_eq!((args.key.as_deref(), args.name.as_deref()), (Some("-1"), Some("--n")));
+    for line in ["punctual show --topic t --name -n", "punctual cancel --topic t --name -n"] {
+        assert!(Line::try_parse_from(line.split(' ')).is_ok(), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_name_is_wrong_usage_and_no_node_is_asked() {
+    let node = node().await;
+    for path in [["v1", "topics", "demo", "tasks", ""], ["v1", "topics", "", "tasks", "n"]] {
+        let ending = super::ask(&node, |caller| caller.delete(&path)).await.unwrap_err();
+        assert_eq!((ending.exit, ending.text.contains("empty")), (Exit::Usage, true), "{path:?}: {}", ending.text);
+    }
+}
+
 #[tokio::test]
 async fn a_file_is_sent_byte_for_byte() {
     let path = std::env::temp_dir().join(format!("punctual-client-test-{}", std::process::id()));

@@ -91,7 +91,7 @@ impl TaskId {
             return self;
         }
         let random = u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
-        Self::new(at.plus(std::time::Duration::from_micros(999)), self.shard(), random)
+        Self::new(at.ceil_millis(), self.shard(), random)
     }
 
     /// The shard that the id names. A row's shard always is its id's.

@@ -38,6 +38,12 @@ impl Timestamp {
         Self(self.as_millis().saturating_mul(1000))
     }
 
+    /// The first whole millisecond that is not before this moment.
+    #[must_use]
+    pub const fn ceil_millis(self) -> Self {
+        Self(self.0.saturating_add(999)).floor_millis()
+    }
+
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros_of(span)))
@@ -78,6 +84,8 @@ mod tests {
         assert_eq!(Timestamp::from_micros(1_999).as_millis(), 1);
         assert_eq!(Timestamp::from_micros(-1).as_millis(), -1);
         assert_eq!(Timestamp::from_micros(1_999).floor_millis(), Timestamp::from_millis(1));
+        assert_eq!(Timestamp::from_micros(1_001).ceil_millis(), Timestamp::from_millis(2));
+        assert_eq!(Timestamp::from_micros(2_000).ceil_millis(), Timestamp::from_millis(2));
     }
 
     #[test]

@@ -75,6 +75,11 @@ const REFUSED: [(&str, &str); 5] = [
 impl Settings {
     /// Everything that is wrong, in words for the operator; nothing when it can be used. No value of a property is repeated.
     pub fn problems(&self) -> Vec<String> {
+        [self.problems_of_servers(), self.problems_of_properties()].concat()
+    }
+
+    /// What is wrong with where and how much, but for the properties.
+    pub fn problems_of_servers(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.bootstrap.split(',').any(|server| server.trim().is_empty()) {
             problems.push("the bootstrap servers of Kafka are host:port, comma-separated".to_owned());
@@ -88,8 +93,11 @@ impl Settings {
         if self.bytes_in_flight_max < BYTES_IN_FLIGHT_MIN || i32::try_from(self.bytes_in_flight_max / 1024).is_err() {
             problems.push(format!("the bound of bytes in flight is from {BYTES_IN_FLIGHT_MIN} to {} KiB", i32::MAX));
         }
-        problems.extend(self.properties.iter().filter_map(|(name, value)| problem_of(name, value)));
         problems
+    }
+
+    pub fn problems_of_properties(&self) -> Vec<String> {
+        self.properties.iter().filter_map(|(name, value)| problem_of(name, value)).collect()
     }
 
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {

@@ -150,15 +150,7 @@ impl Desk {
         if size > size_max {
             return Err(Refusal::TooLarge { size, size_max });
         }
-        let latest = now.plus(self.delay_max);
-        let due_at = match draft.due {
-            Due::At(at) => at,
-            // Up to the next whole millisecond: a task is never early.
-            Due::After(delay) => now.plus(delay).plus(Duration::from_micros(999)).floor_millis(),
-        };
-        if due_at > latest {
-            return Err(Refusal::TooFar { delay_max: self.delay_max });
-        }
+        let due_at = due_at_of(draft.due, now, self.delay_max)?;
         let random = (rand::random(), rand::random());
         Ok(NewTask::new(draft.record, draft.name, due_at, self.cluster.shards, random))
     }
@@ -373,6 +365,15 @@ impl Desk {
     }
 }
 
+/// When a task is due. Up to the next whole millisecond, so that it is never early; what may be asked for at most is rounded like what is asked for.
+fn due_at_of(due: Due, now: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
+    let due_at = match due {
+        Due::At(at) => at,
+        Due::After(delay) => now.plus(delay).ceil_millis(),
+    };
+    if due_at > now.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
+}
+
 fn is_pending(view: &TaskView) -> bool {
     matches!(view.state, TaskState::Scheduled | TaskState::Claimed)
 }
@@ -386,6 +387,21 @@ fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_delay_is_taken_at_any_microsecond_and_a_longer_one_is_not() {
+        let delay_max = Duration::from_secs(1825 * 86_400);
+        let longer = delay_max + Duration::from_millis(1);
+        for micros in [0, 1, 500, 999] {
+            let now = Timestamp::from_millis(1_767_225_600_000).plus(Duration::from_micros(micros));
+            let latest = due_at_of(Due::After(delay_max), now, delay_max).unwrap();
+            assert!(latest >= now.plus(delay_max) && latest.since(now) < longer, "{micros}");
+            assert_eq!(due_at_of(Due::At(latest), now, delay_max).unwrap(), latest, "{micros}");
+            for beyond in [Due::After(longer), Due::At(latest.plus(Duration::from_millis(1)))] {
+                assert!(matches!(due_at_of(beyond, now, delay_max), Err(Refusal::TooFar { .. })), "{micros}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_refused_is_counted_whatever_the_reason_and_what_may_be_stored_is_not() {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 
 use tracing::log::LevelFilter;
@@ -26,6 +27,28 @@ const SLOW: Duration = Duration::from_secs(1);
 /// .. once in so long for each connection.
 const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
 
+/// The parameters of a URL that the driver knows.
+const PARAMETERS: [&str; 18] = [
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+];
+
 /// Where Postgres is. The password is never printed.
 #[derive(Clone)]
 pub struct Settings {
@@ -36,8 +59,10 @@ impl Settings {
     /// `url` is a `postgres://` URL; `?host=/folder` names the folder of a Unix socket.
     pub fn new(url: &str) -> Result<Self, String> {
         // The driver's own message may repeat parts of the URL, with the password in it.
-        let options = PgConnectOptions::from_str(url)
-            .map_err(|_may_hold_the_password| "not a URL of the form postgres://user:password@host:port/database".to_owned())?;
+        if let Some(reason) = unknown_parameter(url) {
+            return Err(reason);
+        }
+        let options = PgConnectOptions::from_str(url).map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
         // Slow ones are told of here, without their text.
         let options = options.log_statements(LevelFilter::Off).log_slow_statements(LevelFilter::Off, Duration::MAX);
         Ok(Self { options })
@@ -49,6 +74,34 @@ impl Settings {
             self.options.get_socket().map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
         format!("{host}:{}/{}", self.options.get_port(), self.options.get_database().unwrap_or_default())
     }
+}
+
+/// The driver passes by what it does not know, and logs it with its value, a password whose name was mistyped for example.
+fn unknown_parameter(url: &str) -> Option<String> {
+    let is_known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B");
+    let is_unknown = parameters(url).any(|(name, _)| !is_known(name));
+    is_unknown.then(|| format!("it has a parameter that is none of {}", PARAMETERS.join(", ")))
+}
+
+fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// What is wrong with a URL that the driver does not take, in words that hold no part of it.
+fn reason_against(url: &str) -> &'static str {
+    let wrong = parameters(url).find_map(|(name, value)| match name {
+        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => {
+            Some("its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full")
+        }
+        "port" if value.parse::<u16>().is_err() => Some("its port is no number up to 65535"),
+        "hostaddr" if value.parse::<IpAddr>().is_err() => Some("its hostaddr is no IP address"),
+        "statement-cache-capacity" if value.parse::<usize>().is_err() => Some("its statement-cache-capacity is no number"),
+        _ => None,
+    });
+    wrong.unwrap_or(
+        "not a URL of the form postgres://user:password@host:port/database (in a password, / ? # and @ are written %2F %3F %23 %40)",
+    )
 }
 
 impl fmt::Debug for Settings {
@@ -184,5 +237,33 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Cause::Deadline(deadline)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_url_is_refused_with_the_reason_and_without_the_password() {
+        for (url, reason) in [
+            ("postgres://me:hunter2@db/punctual?sslmode=nope", "verify-full"),
+            ("postgres://me:hunter2@db/punctual?application_name=a&sslmode=hunter2", "verify-full"),
+            ("postgres://me:hunter2@db/punctual?port=65536", "port"),
+            ("postgres://me:hunter2@db/punctual?hostaddr=db", "hostaddr"),
+            ("postgres://me:hunter2@db/punctual?statement-cache-capacity=much", "statement-cache-capacity"),
+            ("postgres://me:hunter2/3@db/punctual", "%2F"),
+            ("postgres://me:hunter2?sslmode=require@db/punctual", "verify-full"),
+            (
+                "postgres://me@db/punctual?pasword=hunter2",
+                "a parameter that is none of host, hostaddr, port, dbname, user, password",
+            ),
+            ("postgres://me@db/punctual?hunter2", "a parameter that is none of"),
+        ] {
+            let said = Settings::new(url).unwrap_err();
+            assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");
+        }
+        let settings = Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-CA").unwrap();
+        assert_eq!(settings.place(), "db:5432/punctual");
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of Postgres, sorted by what to do next.
 
+use sqlx::error::DatabaseError;
 use thiserror::Error;
 
 /// `what` says what was attempted and to what.
@@ -44,19 +45,31 @@ pub enum Error {
 
 #[derive(Debug, Error)]
 pub enum Cause {
+    /// In Postgres's own words. The driver's would end with a line of Postgres's source.
+    #[error("{}", .0.message())]
+    Server(Box<dyn DatabaseError>),
     #[error(transparent)]
-    Driver(#[from] sqlx::Error),
+    Driver(sqlx::Error),
     #[error("no answer within {0:?}")]
     Deadline(std::time::Duration),
     #[error("{0}")]
     Fact(&'static str),
 }
 
+impl From<sqlx::Error> for Cause {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(said) => Self::Server(said),
+            other => Self::Driver(other),
+        }
+    }
+}
+
 impl Error {
     pub fn new(what: impl Into<String>, cause: Cause) -> Self {
         let what = what.into();
         let code = match &cause {
-            Cause::Driver(sqlx::Error::Database(error)) => error.code().map(|code| code.into_owned()),
+            Cause::Server(error) => error.code().map(|code| code.into_owned()),
             Cause::Driver(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
                 return Self::Refused { what, source: cause };
             }
@@ -102,8 +115,8 @@ impl Error {
         | Self::BadValue { source, .. }
         | Self::Refused { source, .. }) = self;
         match source {
-            Cause::Driver(sqlx::Error::Database(error)) => error.code().map(|code| code.into_owned()),
-            _ => None,
+            Cause::Server(error) => error.code().map(|code| code.into_owned()),
+            Cause::Driver(_) | Cause::Deadline(_) | Cause::Fact(_) => None,
         }
     }
 }

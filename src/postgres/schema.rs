@@ -96,7 +96,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     let outcome = connection.run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await)).await?;
     outcome.map_err(|error| match error {
         sqlx::migrate::MigrateError::Execute(source) | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
-            MigrateError::Postgres(Error::new("migrate", Cause::Driver(source)))
+            MigrateError::Postgres(Error::new("migrate", source.into()))
         }
         other => MigrateError::Mismatch(other.to_string()),
     })

@@ -2,7 +2,7 @@
 
 use super::Gauge;
 
-/// Counts something for as long as it lives, however it ends: a caller that hangs up drops the request where it stands.
+/// Counts something for as long as it lives, however it ends: a stream of HTTP/2 that is reset drops its request where it stands.
 #[derive(Debug)]
 pub struct Counted<'a> {
     gauge: &'a Gauge,

@@ -83,9 +83,8 @@ impl Caller<'_> {
     async fn send(&mut self, method: Method, path: &str, content_type: Option<&str>, body: &str) -> Answer {
         let path = path.replace("/topics/t/", &format!("/topics/{}/", self.topic));
         let body = body.replace(r#""topic":"t""#, &format!(r#""topic":"{}""#, self.topic));
-        let has_body = !matches!(method, Method::GET | Method::DELETE);
-        let content = has_body.then(|| (content_type.unwrap_or_default(), body.clone().into_bytes()));
-        let answer = self.node.api().send(method.clone(), &path, content.clone().filter(|_| content_type.is_some())).await;
+        let content = content_type.map(|content_type| (content_type, body.into_bytes()));
+        let answer = self.node.api().send(method.clone(), &path, content.clone()).await;
         let body = content.map(|(_, body)| body).unwrap_or_default();
         let call = Call {
             method: method.to_string(),

@@ -12,7 +12,7 @@ use punctual::node::keeper::{Keeper, Leaves, Metrics};
 use punctual::postgres::backlog::BacklogCounter;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::{Moved, Mover};
+use punctual::postgres::far::Mover;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::retire::{Retired, Retirer};
@@ -23,6 +23,8 @@ use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
 use crate::support::{self, Stack, eventually};
+
+mod mover;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -386,62 +388,6 @@ async fn days_of_the_execlog_go_after_their_retention_and_never_unsettled() {
     }
     database.settle(batch, &tasks, None).await;
     assert_eq!(retire(&database, Parent::ExeclogBatch, rules).await.dropped_count, 1);
-}
-
-#[tokio::test]
-async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
-    let (mut database, rules) = Database::with_long_leaves().await;
-    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
-    let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
-    let near: Vec<TaskId> = (0..20_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
-    for id in &near {
-        database.insert("task_far", *id, b"x").await;
-    }
-    let mut holder = database.another().await;
-    execute(&mut holder, &format!("begin; select from task_far where id = '{}' for update", near[7])).await;
-    let mut mover = Mover::new(&database.settings);
-    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 19, stuck_count: 0 });
-    execute(&mut holder, "rollback").await;
-    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 1, stuck_count: 0 });
-}
-
-#[tokio::test]
-async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_cannot_move() {
-    let (mut database, rules) = Database::with_long_leaves().await;
-    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
-    let end = rules.end_of_run(Parent::Task, &census.attached, now);
-    let near: Vec<TaskId> = (0..2500_u64).map(|number| task(now.plus(Duration::from_millis(5000 + number)))).collect();
-    for id in &near {
-        database.insert("task_far", *id, b"x").await;
-    }
-    // Due within the horizon but large, due beyond it, and due already.
-    for number in 0..9 {
-        database.insert("task_far", task(now.plus(Duration::from_millis(9000 + number))), &vec![b'x'; 2 << 20]).await;
-    }
-    let (far, overdue) = (task(end.plus(seconds(1))), task(now.minus(seconds(3600))));
-    for id in [far, overdue] {
-        database.insert("task_far", id, b"x").await;
-    }
-    let poison = near[1234];
-    database.run(&format!("alter table task add constraint no_poison check (id <> '{poison}')")).await;
-    let mut mover = Mover::new(&database.settings);
-    // A round ends early while Postgres has not let go yet of the lock of a statement that it refused; the next one goes on.
-    let (mut moved_count, mut stuck_count) = (0, 0);
-    eventually("all that can be moved is moved", Duration::from_secs(30), async || {
-        let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
-        moved_count += moved.task_count;
-        stuck_count = moved.stuck_count;
-        moved_count == 2508 && stuck_count == 1
-    })
-    .await;
-    assert_eq!((moved_count, stuck_count), (2508, 1));
-    assert_eq!(mover.count().await.unwrap(), 3);
-    assert_eq!(database.number("select count(*) from task").await, 2508);
-    database.run("alter table task drop constraint no_poison").await;
-    assert_eq!(mover.round(IdRange::of_times(now, end)).await.unwrap().task_count, 1);
-    assert_eq!(database.state(far).await, Some((TaskState::Scheduled, 1)));
-    assert_eq!(database.state(overdue).await, Some((TaskState::Scheduled, 1)));
-    assert_eq!(database.state(near[0]).await, Some((TaskState::Scheduled, 1)));
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ pub const LIST: Operation = Operation {
     sample: Sample { before: "", path: "/v1/dead?topic=demo&limit=10" },
 };
 
-/// Takes the id of a dead letter out of their list.
-const A_DEAD_LETTER: &str = r#"id=$(curl --silent --show-error --fail "http://127.0.0.1:7070/v1/dead?topic=demo&limit=1" | sed 's/.*"id":"\([^"]*\)".*/\1/')"#;
+/// Takes the id of a dead letter out of their list; where there is none, nothing more is asked.
+const A_DEAD_LETTER: &str = r#"id=$(curl --silent --show-error --fail "http://127.0.0.1:7070/v1/dead?topic=demo&limit=1" | sed -n 's/.*"id":"\([^"]*\)".*/\1/p')
+test -n "$id" &&"#;
 
 pub const REDRIVE: Operation = Operation {
     id: "redriveDead",
@@ -29,7 +30,7 @@ pub const REDRIVE: Operation = Operation {
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The task that was put back.")],
-    problems: &[P::TaskNotFound, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
@@ -61,6 +62,6 @@ pub const DROP: Operation = Operation {
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The dead letter that was dropped.")],
-    problems: &[P::TaskNotFound, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };

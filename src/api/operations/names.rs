@@ -64,6 +64,6 @@ pub const CANCEL: Operation = Operation {
     parameters: &[TOPIC, NAME],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
-    problems: &[P::InvalidValue, P::TaskNotFound, P::TooLate, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::InvalidValue, P::TaskNotFound, P::RequestTimeout, P::TooLate, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_NAMED_TASK, path: PATH },
 };

@@ -103,7 +103,7 @@ pub const CANCEL: Operation = Operation {
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
-    problems: &[P::TaskNotFound, P::TooLate, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::TooLate, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_TASK, path: "$task" },
 };
 

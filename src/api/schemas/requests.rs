@@ -30,7 +30,7 @@ fn due_at() -> Value {
             {
                 "type": "integer",
                 "minimum": 100_000_000_000_i64,
-                "maximum": 253_402_207_200_999_i64,
+                "maximum": 253_402_300_799_999_i64,
                 "description": "Milliseconds. Numbers before March 1973 are refused: they are seconds.",
             },
         ],

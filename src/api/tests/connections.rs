@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::sockets::{LIVEZ, PATIENCE, one_answer, rest_of, served};
+use super::sockets::{LIVEZ, PATIENCE, one_answer, rest_of, served, wait_metric};
 use super::*;
 
 #[tokio::test]
@@ -65,6 +65,40 @@ async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
     let mut other = socket.connect(address).await.unwrap();
     other.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut other).await.starts_with("HTTP/1.1 200 OK"));
+}
+
+/// Sends a submit that the model answers never, and the API at its deadline.
+async fn ask_slowly(address: std::net::SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
+    let request = format!(
+        "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_caller_that_has_said_all_and_closed_its_side_is_answered() {
+    let settings = Settings { request_deadline: Duration::from_millis(100), ..Settings::default() };
+    let (address, _tasks, api) = served(settings).await;
+    let mut stream = ask_slowly(address).await;
+    stream.shutdown().await.unwrap();
+    let answer = rest_of(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("outcome-unknown"), "{answer}");
+    wait_metric(&api, "punctual_api_connections", "0").await;
+}
+
+#[tokio::test]
+async fn a_caller_that_is_gone_is_let_go_at_the_deadline_of_its_request() {
+    let settings = Settings { request_deadline: Duration::from_millis(100), ..Settings::default() };
+    let (address, _tasks, api) = served(settings).await;
+    let stream = ask_slowly(address).await;
+    wait_metric(&api, "punctual_api_requests_in_flight", "2").await;
+    drop(stream);
+    wait_metric(&api, "punctual_api_connections", "0").await;
+    wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
 }
 
 #[tokio::test]

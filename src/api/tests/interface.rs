@@ -78,6 +78,22 @@ async fn every_operation_has_a_name_of_its_own_and_a_sample_of_itself() {
 }
 
 #[tokio::test]
+async fn a_sample_for_one_dead_letter_asks_for_nothing_more_where_there_is_none() {
+    let mut count = 0;
+    for (method, path, operation) in operations().await {
+        if path.starts_with("/v1/dead/{id}") {
+            let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
+            let lines = format!("curl() {{ echo asked >&2; echo '{{\"dead\":[],\"cursor\":null}}'; }}\n{sample}");
+            let output = std::process::Command::new("bash").args(["-c", &lines]).output().unwrap();
+            assert!(!output.status.success(), "{method} {path}: {sample}");
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "asked\n", "{method} {path}: {sample}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 2);
+}
+
+#[tokio::test]
 async fn every_parameter_of_a_path_is_told() {
     for (method, path, operation) in operations().await {
         let in_path: BTreeSet<&str> = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();

@@ -128,6 +128,24 @@ async fn a_header_over_the_bound_is_answered_431() {
 }
 
 #[tokio::test]
+async fn a_header_of_many_fields_is_held_by_its_bytes_alone() {
+    let (address, _tasks, api) = served(Settings::default()).await;
+    // Of 37 bytes each, with the 32 that each counts for besides.
+    for (count, status, has_problem) in [(400, "200 OK", false), (500, "431 ", true), (2000, "431 ", false)] {
+        let fields: String = (0..count).map(|number| format!("f{number:03}: x\r\n")).collect();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(format!("GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n").as_bytes())
+            .await
+            .unwrap();
+        let answer = rest_of(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{count}: {answer}");
+        assert_eq!(answer.contains("urn:punctual:problem:header-too-large"), has_problem, "{count}: {answer}");
+    }
+    wait_metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#, "2").await;
+}
+
+#[tokio::test]
 async fn connections_beyond_the_bound_are_counted() {
     let (address, _tasks, api) = served(Settings { connections_max: 1, ..Settings::default() }).await;
     let _first = TcpStream::connect(address).await.unwrap();

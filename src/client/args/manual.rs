@@ -10,14 +10,43 @@ Exit codes:
   5  too late to cancel or to replace
   6  unknown: it may have been done; the message says whether it is safe to repeat";
 
-/// Of commands that only look.
-pub const LOOK_EXIT_CODES: &str = "\
+pub const SHOW_EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  refused: the message says what would be right
   2  wrong usage
   3  not shown: the node cannot be reached, is busy, or lacks a server; try again
-  4  show: no such task";
+  4  no such task";
+
+pub const LIST_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: the message says what would be right
+  2  wrong usage
+  3  not shown: the node cannot be reached, is busy, or lacks a server; try again";
+
+// Usage by hand: the library's own would show what has a variable as required once the variable is set.
+
+pub const SHOW_USAGE: &str = "\
+punctual show <ID> [OPTIONS]
+       punctual show --topic <TOPIC> --name <NAME> [OPTIONS]";
+
+pub const CANCEL_USAGE: &str = "\
+punctual cancel <ID> [OPTIONS]
+       punctual cancel --topic <TOPIC> --name <NAME> [OPTIONS]
+       punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
+
+pub const LIST_USAGE: &str = "\
+punctual list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
+       punctual list --counts [--topic <TOPIC>] [OPTIONS]";
+
+pub const DEAD_LIST_USAGE: &str = "punctual dead list [--topic <TOPIC>] [OPTIONS]";
+
+pub const DEAD_REDRIVE_USAGE: &str = "\
+punctual dead redrive <ID> [OPTIONS]
+       punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] [--dry-run] [OPTIONS]";
+
+pub const DEAD_DELETE_USAGE: &str = "punctual dead delete <ID> [OPTIONS]";
 
 pub const SUBMIT_USAGE: &str = "\
 punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]

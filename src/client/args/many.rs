@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use super::Node;
-use super::manual::{self, EXIT_CODES, LOOK_EXIT_CODES, with_codes};
+use super::manual::{self, EXIT_CODES, LIST_EXIT_CODES, with_codes};
+use super::{Node, which};
 use crate::domain::TaskId;
 
 /// A range of due times.
@@ -32,7 +32,11 @@ pub struct Part {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = LOOK_EXIT_CODES, after_long_help = with_codes(manual::LIST_EXAMPLES, LOOK_EXIT_CODES))]
+#[command(
+    override_usage = manual::LIST_USAGE,
+    after_help = LIST_EXIT_CODES,
+    after_long_help = with_codes(manual::LIST_EXAMPLES, LIST_EXIT_CODES)
+)]
 pub struct List {
     /// Only tasks of this topic.
     #[arg(long, value_name = "TOPIC")]
@@ -67,7 +71,11 @@ pub enum DeadCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = LOOK_EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES, LOOK_EXIT_CODES))]
+#[command(
+    override_usage = manual::DEAD_LIST_USAGE,
+    after_help = LIST_EXIT_CODES,
+    after_long_help = with_codes(manual::DEAD_EXAMPLES, LIST_EXIT_CODES)
+)]
 pub struct DeadList {
     /// Only dead letters of this topic.
     #[arg(long, value_name = "TOPIC")]
@@ -79,10 +87,15 @@ pub struct DeadList {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES))]
+#[command(
+    override_usage = manual::DEAD_REDRIVE_USAGE,
+    group = which(&["id", "topic"]),
+    after_help = EXIT_CODES,
+    after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES)
+)]
 pub struct DeadRedrive {
     /// The task's id.
-    #[arg(value_name = "ID", required_unless_present = "topic", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run"])]
     pub id: Option<TaskId>,
     /// All dead letters of this topic.
     #[arg(long, value_name = "TOPIC")]
@@ -97,7 +110,11 @@ pub struct DeadRedrive {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES, after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES))]
+#[command(
+    override_usage = manual::DEAD_DELETE_USAGE,
+    after_help = EXIT_CODES,
+    after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES)
+)]
 pub struct DeadDelete {
     /// The task's id.
     #[arg(value_name = "ID")]

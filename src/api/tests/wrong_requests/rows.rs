@@ -116,7 +116,7 @@ pub const ITEMS: &[Row] = &[
     (r#"{"topic":"t","delay":"2000d","payload":1}"#, 422, "too-far-ahead", "tasks[1].delay"),
 ];
 
-/// Method, path and content type of a request whose body is [`TASK`] (where it has one), and what it gets.
+/// Method, path and content type of a request, and what it gets. Its body is [`TASK`] if it has a content type, and empty else.
 pub const REQUESTS: &[RequestRow] = &[
     ("POST", "/v1/tasks", None, (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("text/plain"), (415, "unsupported-media-type", "content-type")),
@@ -150,6 +150,11 @@ pub const REQUESTS: &[RequestRow] = &[
     ("POST", "/v1/dead/17/redrive", None, (404, "task-not-found", "id")),
     ("POST", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive", None, (404, "task-not-found", "id")),
     ("POST", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive?dry_run=true", None, (400, "unknown-field", "dry_run")),
+    // These take no body.
+    ("POST", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive", JSON, (400, "unknown-field", "topic")),
+    ("DELETE", "/v1/dead/01b977ea-f4c0-8003-8000-000000000007", JSON, (400, "unknown-field", "topic")),
+    ("DELETE", "/v1/tasks/01b977ea-f4c0-8003-8000-000000000007", JSON, (400, "unknown-field", "topic")),
+    ("DELETE", "/v1/topics/t/tasks/n", JSON, (400, "unknown-field", "topic")),
     ("POST", "/v1/dead/redrive?dry_run=true", JSON, (400, "unknown-field", "dry_run")),
     ("GET", "/problems/none", None, (404, "not-found", NO_FIELD)),
     ("GET", "/problems?all", None, (400, "unknown-field", "all")),
