@@ -30,7 +30,8 @@ pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Dead
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
-/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An empty object says nothing, and passes.
+/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An empty object says nothing and passes, as does `null`, which
+/// some clients send for no body.
 pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<(), Problem> {
     let body = request.into_body();
     if body.is_end_stream() {
@@ -39,7 +40,7 @@ pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline)
     let bytes = deadline.hold(beginning_of(body)).await.map_err(|_elapsed| late(shared))??;
     let unwanted = Problem::new(ProblemType::UnknownField, "this call takes no body; nothing was done");
     let Ok(text) = std::str::from_utf8(&bytes) else { return Err(unwanted) };
-    if text.trim().is_empty() {
+    if ["", "null"].contains(&text.trim()) {
         return Ok(());
     }
     let Ok(object) = object(text) else { return Err(unwanted) };

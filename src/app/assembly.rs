@@ -55,8 +55,8 @@ use crate::shutdown::{Failure, Tasks, chain};
 use crate::telemetry::Registry;
 use crate::{etcd, kafka};
 
-/// How far behind the clock a claim looks again: longer than an insert takes to commit.
-const COMMIT_MAX: Duration = Duration::from_millis(550);
+/// How far behind the front a claim looks again: longer than an insert takes to commit.
+const SLACK: Duration = Duration::from_millis(750);
 /// No tick is stretched further, however wide the window: as long as `--tick` may be at most.
 const TICK_MAX: Duration = Duration::from_secs(1);
 /// Tasks that a claim aims at.
@@ -347,8 +347,7 @@ fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, 
         tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
         loop_count: settings.claim_loops,
     };
-    let slack = cluster.window + COMMIT_MAX;
-    let rules = claiming::Settings { window: cluster.window, slack, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
+    let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
     for index in 0..settings.claim_loops {
         let claimer = Claimer::new(
             index,

@@ -67,7 +67,7 @@ pub struct Submit {
     #[command(flatten)]
     pub payload: Payload,
     /// The record's key.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
     pub key: Option<String>,
     /// The record's key, in base64.
     #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
@@ -76,7 +76,7 @@ pub struct Submit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, conflicts_with = "file")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
     pub name: Option<String>,
     /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
@@ -158,7 +158,7 @@ pub struct Show {
     #[arg(long, value_name = "TOPIC", requires = "name")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, requires = "topic")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic")]
     pub name: Option<String>,
     #[command(flatten)]
     pub node: Node,
@@ -179,7 +179,7 @@ pub struct Cancel {
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
     pub name: Option<String>,
     #[command(flatten)]
     pub range: Range,
@@ -201,6 +201,14 @@ fn which(ids: &[&'static str]) -> ArgGroup {
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write it like name=value")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// A value may begin with a hyphen; one that begins with two is a flag whose own value was forgotten.
+fn no_flag(text: &str) -> Result<String, String> {
+    if text.starts_with("--") {
+        return Err("it begins like a flag; such a one can be given in a line of FILE".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn run_id(text: &str) -> Result<String, String> {

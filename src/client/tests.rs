@@ -262,8 +262,9 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
 
 #[test]
 fn keys_and_names_may_begin_with_a_hyphen() {
-    let args = submit_args("t --delay 1h --payload 1 --key -1 --name --n").unwrap();
-    assert_eq!((args.key.as_deref(), args.name.as_deref()), (Some("-1"), Some("--n")));
+    let args = submit_args("t --delay 1h --payload 1 --key -1 --name -n").unwrap();
+    assert_eq!((args.key.as_deref(), args.name.as_deref()), (Some("-1"), Some("-n")));
+    assert!(submit_args("t --delay 1h --payload 1 --name --replace").is_err(), "the value of --name was forgotten");
     for line in ["punctual show --topic t --name -n", "punctual cancel --topic t --name -n"] {
         assert!(Line::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }

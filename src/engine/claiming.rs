@@ -35,7 +35,7 @@ use crate::domain::{IdRange, Timestamp, TopicName};
 pub struct Settings {
     /// How far ahead of its due time a task is claimed.
     pub window: Duration,
-    /// How far behind the front a tick looks again: the window, and longer than an insert takes to commit. More costs 0.65 ms per 1000 dead entries.
+    /// How far behind the front a tick looks again: longer than an insert takes to commit. 0.5 to 1 s; more costs 0.65 ms per 1000 dead entries.
     pub slack: Duration,
     /// Width of a leaf: no claim reaches past the end of one, so that the ids of a batch lie close together.
     pub leaf: Duration,
@@ -139,6 +139,8 @@ impl Claiming {
         // The clock was set back: what lies between is not due for long, and must not count as claimed.
         if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
             self.restart();
+            self.strips = Strips::default();
+            self.passed = Strips::default();
         }
         let front = *self.front.get_or_insert(floor_of(now));
         let front = self.leave_behind(front, now);
@@ -167,7 +169,10 @@ impl Claiming {
                     // It is remembered: the slack need not walk through it at each tick.
                     self.cut = claim.range.to;
                 }
-                self.step = self.resized(self.step, taken);
+                // What a claim takes for the slack behind it does not get less with a smaller step: the front must still arrive.
+                let least = self.step.min(width_of(self.settings.window) / FACTOR_MAX);
+                let of_rows = scaled(self.step, self.settings.rows_target, taken.got);
+                self.step = self.resized(self.step, taken).max(least.min(of_rows));
                 self.front = Some(claim.range.to);
             }
             Origin::Strip => {

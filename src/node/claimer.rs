@@ -212,7 +212,7 @@ impl Claimer {
 
     fn back_off(&mut self, error: &Error) -> Duration {
         self.shared.metrics.claim_failures.inc();
-        self.progress.claim_failed(self.index, chain(error), matches!(error, Error::GaveWay { .. }));
+        self.progress.claim_failed(self.index, chain(error), error.is_of_a_lock());
         if self.retry == RETRY_MIN {
             tracing::warn!(error = chain(error), "claim failed; it will be tried again");
         }
@@ -238,7 +238,7 @@ impl Claimer {
     /// One turn: the front as far as it is due, then a little of what was set aside.
     async fn turn(&mut self) -> Result<Next, Error> {
         let Some(now) = self.shared.clock.now().filter(|_| self.shared.gate.may_claim()) else { return Ok(Next::Idle) };
-        if self.mine.is_empty() && self.progress.is_failing(self.index) {
+        if self.mine.is_empty() && self.progress.is_to_try(self.index, clock::monotonic()) {
             // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
             self.claim_nothing(now).await?;
         }
@@ -372,7 +372,7 @@ impl Claimer {
         let (claimed, spent) = match answer {
             Ok(Answer { claimed, now, spent }) => {
                 self.shared.clock.take_in(now, began_at);
-                self.progress.claimed(self.index);
+                self.progress.claimed(self.index, matches!(claimed, Claimed::Batch(_)));
                 (claimed, spent)
             }
             Err(error) => {
@@ -408,7 +408,7 @@ impl Claimer {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let request = Request { batch, owner: self.shared.node, shards: &self.all, range, left_out: &[], quarantined: &[] };
         self.claims.claim(Source::Task, request).await?;
-        self.progress.claimed(self.index);
+        self.progress.claimed(self.index, false);
         Ok(())
     }
 
@@ -430,7 +430,7 @@ impl Claimer {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();
-            self.progress.claim_failed(self.index, chain(&error), true);
+            self.progress.claim_failed(self.index, chain(&error), error.is_of_a_lock());
             self.claiming_of(source).gave_way(claim);
             return Ok(0);
         }

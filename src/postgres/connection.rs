@@ -21,7 +21,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// statement that finds that out has an unknown outcome.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// How long it may take to give it.
-const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(1);
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
 /// A statement that takes longer (and a tenth of its deadline) is told of, ..
 const SLOW: Duration = Duration::from_secs(1);
 /// .. once in so long for each connection.

@@ -107,6 +107,11 @@ impl Error {
         matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
+    /// True when it gave way to somebody's lock.
+    pub fn is_of_a_lock(&self) -> bool {
+        matches!(self.code().as_deref(), Some("55P03" | "40P01"))
+    }
+
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unavailable { source, .. }

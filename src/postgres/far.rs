@@ -25,6 +25,8 @@ const PURPOSE: Purpose = Purpose {
 /// What one statement moves at most.
 const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
+/// So many locked rows are passed by in a round.
+const LOCKED_MAX: u32 = 8;
 /// Up to this many far tasks are counted, beyond it estimated.
 const COUNT_MAX: i64 = 10_000;
 
@@ -59,7 +61,7 @@ impl Mover {
 
     /// Moves all that is due within `range`, in due order; leaves must be attached for all of it. A task that cannot be moved stops no other.
     pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
-        let (mut moved, mut rest, mut rows_max) = (Moved::default(), range, ROWS_MAX);
+        let (mut moved, mut rest, mut rows_max, mut locked_count) = (Moved::default(), range, ROWS_MAX, 0);
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max).await {
                 Ok(Chunk::Taken | Chunk::Nothing) => break,
@@ -72,7 +74,9 @@ impl Mover {
                 Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. }) if rows_max > 1 => {
                     rows_max = (rows_max / 2).max(1)
                 }
-                Err(Error::GaveWay { .. }) => {
+                // More than a few are no rows that somebody has locked, but a table.
+                Err(Error::GaveWay { .. }) if locked_count < LOCKED_MAX => {
+                    locked_count += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
                     rest.from = after(locked);

@@ -65,7 +65,8 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
         .collect();
     ledger.accept_all(&healthy.api().submit_all(&tasks).await, &tasks);
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
-    assert!(findings.lateness_at(1.0) < 1000, "{} ms late", findings.lateness_at(1.0));
+    // What nobody's claims take is left to the sweeps: 10 s and more.
+    assert!(findings.lateness_at(1.0) < 5000, "{} ms late", findings.lateness_at(1.0));
 
     run(&cluster, format!("alter role {role} connection limit -1")).await;
     eventually("the node claims again", DEADLINE, async || {

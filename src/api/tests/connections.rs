@@ -92,7 +92,7 @@ async fn a_caller_that_has_said_all_and_closed_its_side_is_answered() {
 
 #[tokio::test]
 async fn a_caller_that_is_gone_is_let_go_at_the_deadline_of_its_request() {
-    let settings = Settings { request_deadline: Duration::from_millis(100), ..Settings::default() };
+    let settings = Settings { request_deadline: Duration::from_secs(2), ..Settings::default() };
     let (address, _tasks, api) = served(settings).await;
     let stream = ask_slowly(address).await;
     wait_metric(&api, "punctual_api_requests_in_flight", "2").await;

@@ -28,6 +28,8 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(1);
 /// What finding out whether brokers can be reached where they say may take; and one address of it.
 const REACH_DEADLINE: Duration = Duration::from_secs(1);
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
+/// A deadline of nothing is refused.
+const CONNECT_MIN: Duration = Duration::from_millis(1);
 /// Between two probes in trouble: one broker of many may have it for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client that has had no answer for so long is made anew. One that a starting broker has told of no brokers at all forgets those it knew, and never
@@ -128,16 +130,16 @@ impl Prober {
         let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
         match self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE) {
             Ok(metadata) => {
-                let is_known = self.contact.is_held() && !self.contact.is_doubted();
-                let addresses = metadata.brokers().iter().map(|broker| (broker.host(), broker.port()));
-                match if is_known { Ok(()) } else { reach_one(addresses) } {
-                    Ok(()) => {
-                        self.unanswered_since = None;
-                        self.acknowledged();
-                    }
+                self.unanswered_since = None;
+                // Who has contact keeps it: a few brokers of many that cannot be reached are no reason to stop.
+                let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
+                match if self.contact.is_held() { Ok(()) } else { reach_one(&addresses) } {
+                    Ok(()) => self.acknowledged(),
+                    Err(_) if self.has_new_acknowledgements() => self.acknowledged(),
                     Err(reason) => {
+                        self.probed_at = Some(clock::monotonic());
                         self.contact.note(&reason);
-                        self.unanswered(&reason);
+                        self.contact.lose(&reason);
                     }
                 }
             }
@@ -280,15 +282,17 @@ impl Prober {
 
 /// Whether one of the addresses at which brokers say that they can be reached takes a connection. A broker answers whoever has found it, by whatever name; records
 /// go to the address that it advertises. Without any address nothing is known against them: a broker that is just starting tells of none.
-fn reach_one<'a>(addresses: impl Iterator<Item = (&'a str, i32)>) -> Result<(), String> {
+fn reach_one(addresses: &[(&str, i32)]) -> Result<(), String> {
     let begun_at = clock::monotonic();
+    // Begins with another one each time: those that cannot be reached must not use up the time of all others.
+    let begin = rand::random_range(0..addresses.len().max(1));
     let mut tried = Vec::new();
-    for (host, port) in addresses {
-        let left = REACH_DEADLINE.saturating_sub(clock::monotonic().since(begun_at)).min(CONNECT_DEADLINE);
-        if left.is_zero() {
+    for (host, port) in addresses[begin..].iter().chain(&addresses[..begin]) {
+        let left = || REACH_DEADLINE.saturating_sub(clock::monotonic().since(begun_at)).min(CONNECT_DEADLINE);
+        if left().is_zero() {
             break;
         }
-        if can_connect(host, port, left) {
+        if can_connect(host, *port, left) {
             return Ok(());
         }
         tried.push(format!("{host}:{port}"));
@@ -302,10 +306,10 @@ fn reach_one<'a>(addresses: impl Iterator<Item = (&'a str, i32)>) -> Result<(), 
     ))
 }
 
-fn can_connect(host: &str, port: i32, deadline: Duration) -> bool {
+fn can_connect(host: &str, port: i32, left: impl Fn() -> Duration) -> bool {
     let Ok(port) = u16::try_from(port) else { return false };
     let Ok(mut addresses) = (host, port).to_socket_addrs() else { return false };
-    addresses.any(|address| TcpStream::connect_timeout(&address, deadline).is_ok())
+    addresses.any(|address| !left().is_zero() && TcpStream::connect_timeout(&address, left().max(CONNECT_MIN)).is_ok())
 }
 
 /// How long a question may take that must be answered until then.
@@ -354,10 +358,10 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             i32::from(listener.local_addr().unwrap().port())
         };
-        assert_eq!(reach_one([("127.0.0.1", closed), ("127.0.0.1", port)].into_iter()), Ok(()));
-        let reason = reach_one([("127.0.0.1", closed), ("127.0.0.1", -1)].into_iter()).unwrap_err();
-        assert!(reason.contains(&format!("127.0.0.1:{closed}, 127.0.0.1:-1 (advertised.listeners)")), "{reason}");
-        assert_eq!(reach_one([].into_iter()), Ok(()), "one that is just starting");
+        assert_eq!(reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)]), Ok(()));
+        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)]).unwrap_err();
+        assert!(reason.contains(&format!("127.0.0.1:{closed}")) && reason.contains("127.0.0.1:-1"), "{reason}");
+        assert_eq!(reach_one(&[]), Ok(()), "one that is just starting");
     }
 
     #[test]

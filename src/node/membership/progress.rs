@@ -15,6 +15,9 @@ pub const STILL_MAX: Duration = Duration::from_secs(15);
 pub const FAILING_MAX: Duration = Duration::from_secs(5);
 /// Failures further apart than that have nothing to do with each other: a loop tries again within a second, and may wait 10 s for an answer.
 const APART_MAX: Duration = Duration::from_secs(15);
+/// A loop without shards, because its claims failed, tries one of nothing after so long; after each relapse twice as long, for such a claim proves little.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 const NOT_RUNNING: u64 = 0;
 
@@ -28,7 +31,14 @@ pub struct Progress {
 struct Loop {
     /// Microseconds since the start of the process at its last turn, and one more.
     ticked_at: AtomicU64,
-    failing: Mutex<Option<Failing>>,
+    claims: Mutex<Claims>,
+}
+
+#[derive(Debug)]
+struct Claims {
+    failing: Option<Failing>,
+    /// How long a loop without shards waits before it tries again.
+    pause: Duration,
 }
 
 /// The claims of a loop that have failed one after the other.
@@ -42,9 +52,17 @@ pub struct Failing {
     pub is_locked_out: bool,
 }
 
+impl Failing {
+    /// One failure says little, however long ago: from the first to the last it must have been for long.
+    fn lasts(&self) -> bool {
+        self.last_at.since(self.since) >= FAILING_MAX
+    }
+}
+
 impl Progress {
     pub fn new(loop_count: usize) -> Self {
-        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_RUNNING), failing: Mutex::default() };
+        let claims = || Mutex::new(Claims { failing: None, pause: PAUSE });
+        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_RUNNING), claims: claims() };
         Self { loops: (0..loop_count).map(one).collect() }
     }
 
@@ -67,10 +85,12 @@ impl Progress {
         })
     }
 
-    /// A claim of the loop has succeeded.
-    pub fn claimed(&self, loop_index: usize) {
-        if let Some(mut failing) = self.failing_of(loop_index) {
-            *failing = None;
+    /// A claim of the loop has succeeded, and taken something or not.
+    pub fn claimed(&self, loop_index: usize, has_taken: bool) {
+        let Some(mut claims) = self.claims_of(loop_index) else { return };
+        claims.failing = None;
+        if has_taken {
+            claims.pause = PAUSE;
         }
     }
 
@@ -79,27 +99,35 @@ impl Progress {
         self.claim_failed_at(loop_index, why, is_locked_out, clock::monotonic());
     }
 
-    /// True while the last claim of the loop has failed.
-    pub fn is_failing(&self, loop_index: usize) -> bool {
-        self.failing_of(loop_index).is_some_and(|failing| failing.is_some())
+    /// True when the claims of the loop have failed, and one more is to be tried although it has no shards.
+    pub fn is_to_try(&self, loop_index: usize, now: Monotonic) -> bool {
+        let Some(claims) = self.claims_of(loop_index) else { return false };
+        claims.failing.as_ref().is_some_and(|failing| now.since(failing.last_at) >= claims.pause)
     }
 
     /// The claims that have failed for longest, if that is longer than [`FAILING_MAX`].
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
-        let lasting = |failing: &Failing| now.since(failing.since) >= FAILING_MAX && now.since(failing.last_at) < APART_MAX;
-        let all = (0..self.loops.len()).filter_map(|index| self.failing_of(index)?.clone());
-        all.filter(lasting).min_by_key(|failing| failing.since)
+        let lasting = |claims: &Claims| {
+            let failing = claims.failing.as_ref().filter(|failing| failing.lasts())?;
+            (now.since(failing.last_at) < claims.pause + APART_MAX).then(|| failing.clone())
+        };
+        (0..self.loops.len()).filter_map(|index| lasting(&*self.claims_of(index)?)).min_by_key(|failing| failing.since)
     }
 
     fn claim_failed_at(&self, loop_index: usize, why: String, is_locked_out: bool, now: Monotonic) {
-        let Some(mut failing) = self.failing_of(loop_index) else { return };
-        let since =
-            failing.as_ref().filter(|failing| now.since(failing.last_at) < APART_MAX).map_or(now, |failing| failing.since);
-        *failing = Some(Failing { since, last_at: now, why, is_locked_out });
+        let Some(mut claims) = self.claims_of(loop_index) else { return };
+        let apart = claims.pause + APART_MAX;
+        let before = claims.failing.take().filter(|failing| now.since(failing.last_at) < apart);
+        let lasted = before.as_ref().is_some_and(Failing::lasts);
+        let failing = Failing { since: before.map_or(now, |failing| failing.since), last_at: now, why, is_locked_out };
+        if failing.lasts() && !lasted {
+            claims.pause = (claims.pause * 2).min(PAUSE_MAX);
+        }
+        claims.failing = Some(failing);
     }
 
-    fn failing_of(&self, loop_index: usize) -> Option<MutexGuard<'_, Option<Failing>>> {
-        Some(self.loops.get(loop_index)?.failing.lock().unwrap_or_else(PoisonError::into_inner))
+    fn claims_of(&self, loop_index: usize) -> Option<MutexGuard<'_, Claims>> {
+        Some(self.loops.get(loop_index)?.claims.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn tick_at(&self, loop_index: usize, now: Monotonic) {
@@ -140,17 +168,16 @@ mod tests {
     #[test]
     fn claims_that_fail_for_five_seconds_count_until_one_succeeds() {
         let progress = Progress::new(2);
-        progress.claimed(0);
-        for second in 10..15 {
-            progress.claim_failed_at(1, "too many connections".to_owned(), false, at(second));
+        progress.claimed(0, true);
+        for second in 10..=15 {
             assert_eq!(progress.failing(at(second)), None);
+            progress.claim_failed_at(1, "too many connections".to_owned(), false, at(second));
         }
-        assert!(progress.is_failing(1) && !progress.is_failing(0));
         let failing = progress.failing(at(15)).unwrap();
         assert_eq!((failing.since, failing.why.as_str()), (at(10), "too many connections"));
-        progress.claimed(0);
+        progress.claimed(0, true);
         assert!(progress.failing(at(16)).is_some(), "the other loop's claims say nothing of this one's");
-        progress.claimed(1);
+        progress.claimed(1, false);
         assert_eq!(progress.failing(at(16)), None);
     }
 
@@ -158,9 +185,30 @@ mod tests {
     fn a_failure_now_and_then_is_none_that_lasts() {
         let progress = Progress::new(1);
         progress.claim_failed_at(0, String::new(), true, at(10));
-        assert_eq!(progress.failing(at(26)), None, "nothing was to be claimed since");
-        progress.claim_failed_at(0, String::new(), true, at(30));
-        assert_eq!(progress.failing(at(31)), None);
+        assert_eq!(progress.failing(at(16)), None, "nothing was tried since");
+        progress.claim_failed_at(0, String::new(), true, at(40));
+        progress.claim_failed_at(0, String::new(), true, at(41));
+        assert_eq!(progress.failing(at(41)), None);
+    }
+
+    #[test]
+    fn whoever_relapses_waits_longer_until_it_has_taken_something() {
+        let progress = Progress::new(1);
+        let relapse = |second: u64| {
+            (second..=second + 5).for_each(|at_second| progress.claim_failed_at(0, String::new(), false, at(at_second)))
+        };
+        let pause_from = |second: u64| (0..100).find(|pause| progress.is_to_try(0, at(second + pause)));
+        let mut pauses = Vec::new();
+        for second in (0..800).step_by(100) {
+            relapse(second);
+            pauses.push(pause_from(second + 5).unwrap());
+            assert!(progress.failing(at(second + 5 + pauses.last().unwrap())).is_some(), "until it tries it goes on failing");
+            progress.claimed(0, false);
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
+        progress.claimed(0, true);
+        relapse(900);
+        assert_eq!(pause_from(905), Some(2));
     }
 
     #[test]
