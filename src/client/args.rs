@@ -206,7 +206,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 /// A value may begin with a hyphen; one that begins with two is a flag whose own value was forgotten.
 fn no_flag(text: &str) -> Result<String, String> {
     if text.starts_with("--") {
-        return Err("it begins like a flag; such a one can be given in a line of FILE".to_owned());
+        return Err("it begins like a flag: was the value forgotten?".to_owned());
     }
     Ok(text.to_owned())
 }
