@@ -138,9 +138,7 @@ impl Claiming {
         let goal = floor_of(now.plus(self.settings.window));
         // The clock was set back: what lies between is not due for long, and must not count as claimed.
         if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
-            self.restart();
-            self.strips = Strips::default();
-            self.passed = Strips::default();
+            *self = Self::new(self.settings);
         }
         let front = *self.front.get_or_insert(floor_of(now));
         let front = self.leave_behind(front, now);
@@ -170,9 +168,8 @@ impl Claiming {
                     self.cut = claim.range.to;
                 }
                 // What a claim takes for the slack behind it does not get less with a smaller step: the front must still arrive.
-                let least = self.step.min(width_of(self.settings.window) / FACTOR_MAX);
-                let of_rows = scaled(self.step, self.settings.rows_target, taken.got);
-                self.step = self.resized(self.step, taken).max(least.min(of_rows));
+                let least = width_of(self.settings.window) / FACTOR_MAX;
+                self.step = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
                 self.front = Some(claim.range.to);
             }
             Origin::Strip => {
@@ -183,7 +180,7 @@ impl Claiming {
                 }
                 self.pass_by(claim, taken);
                 let width = claim.range.width();
-                let wished = self.resized(width, taken);
+                let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
                 strip.step = if claim.range.to < strip.locked_before { wished.min(width) } else { wished };
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
@@ -353,11 +350,15 @@ impl Claiming {
         }
     }
 
-    /// The width that would have brought as many rows as a claim aims at, in the time that it may take.
-    fn resized(&self, width: u128, taken: &Taken) -> u128 {
-        let target = self.settings.rows_target;
-        let of_time = u128::from(target).saturating_mul(taken.spent.as_micros()) / SPENT_MAX.as_micros();
-        scaled(width, target, taken.got.max(u64::try_from(of_time).unwrap_or(u64::MAX)))
+    /// The width that would have brought as many rows as a claim aims at.
+    fn by_rows(&self, width: u128, taken: &Taken) -> u128 {
+        scaled(width, self.settings.rows_target, taken.got)
+    }
+
+    /// The width that would have taken the time that a claim may take.
+    fn by_time(&self, width: u128, taken: &Taken) -> u128 {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        scaled(width, micros(SPENT_MAX), micros(taken.spent))
     }
 
     fn behind(&self, front: Uuid) -> Uuid {

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Its bound is that of what is put in: what is in flight (tasks that are published again, batches that are complete), topics with a news, groups of submits that
-/// were late.
+/// Its bound is that of what is put in: what is in flight (tasks that are published again, batches that are complete), topics whose state has changed, ranges
+/// of ids that were inserted late.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     letters: Mutex<Vec<T>>,

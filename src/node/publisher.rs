@@ -11,7 +11,7 @@ use super::holdings::{Held, Holdings, Noted};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Monotonic, Outcome, Receipt, TaskId, TopicName};
+use crate::domain::{Monotonic, Outcome, Receipt, Seldom, TaskId, TopicName};
 use crate::engine::failure::{Circumstances, Failure, Remedy, Renewals, remedy};
 use crate::engine::topics::{Action, retry_delay};
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Producer, Report, SendError};
@@ -47,7 +47,7 @@ pub struct Reports {
     is_cut_off: AtomicBool,
     /// How many topics are given up on; mostly none.
     gone_count: AtomicUsize,
-    said_dead_at: Mutex<Option<Monotonic>>,
+    dead_said: Mutex<Seldom>,
 }
 
 /// A producer, and whether it was replaced: what fails in it then is handed over again, to its successor.
@@ -114,7 +114,7 @@ impl Reports {
             topic_actions: Mailbox::default(),
             is_cut_off: AtomicBool::new(false),
             gone_count: AtomicUsize::new(0),
-            said_dead_at: Mutex::new(None),
+            dead_said: Mutex::new(Seldom::new(SAY_DEAD_EVERY)),
         }
     }
 
@@ -188,14 +188,11 @@ impl Reports {
     fn dead(&self, held: &Arc<Held>, place: usize, reason: &str) {
         self.metrics.dead.inc();
         let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
-        let mut said_at = self.said_dead_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if said_at.is_none_or(|at| now.since(at) >= SAY_DEAD_EVERY) {
-            *said_at = Some(now);
+        if self.dead_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "dead letter");
         }
-        drop(said_at);
         self.note(held, place, Outcome::Dead { reason: reason.into() });
     }
 

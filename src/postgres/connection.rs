@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
-
 use tracing::log::LevelFilter;
 
 use super::error::{Cause, Error};
 use crate::clock;
-use crate::domain::Monotonic;
+use crate::domain::{Monotonic, Seldom};
 
 /// Opening a connection may take no longer, whatever it is for: where that takes longer, another attempt fares better.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -126,8 +125,9 @@ pub struct Connection {
     purpose: Purpose,
     options: PgConnectOptions,
     open: Option<PgConnection>,
+    /// When it was last taken up for a statement, or given back.
     used_at: Monotonic,
-    said_slow_at: Option<Monotonic>,
+    slow_said: Seldom,
 }
 
 impl Connection {
@@ -153,7 +153,7 @@ impl Connection {
                 ("jit", "off"),
             ])
             .options(purpose.settings.iter().copied());
-        Self { purpose, options, open: None, used_at: Monotonic::default(), said_slow_at: None }
+        Self { purpose, options, open: None, used_at: Monotonic::default(), slow_said: Seldom::new(SAY_SLOW_EVERY) }
     }
 
     /// The open connection, after opening it when need be.
@@ -207,9 +207,7 @@ impl Connection {
     fn took(&mut self, what: &str, deadline: Duration) {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
-        let is_said = self.said_slow_at.is_some_and(|at| now.since(at) < SAY_SLOW_EVERY);
-        if took >= SLOW.max(deadline / 10) && !deadline.is_zero() && !is_said {
-            self.said_slow_at = Some(now);
+        if took >= SLOW.max(deadline / 10) && !deadline.is_zero() && self.slow_said.lets_through(now) {
             tracing::warn!(purpose = self.purpose.name, took_ms = took.as_millis(), "Postgres was slow to {what}");
         }
         self.used_at = now;

@@ -105,23 +105,43 @@ fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
 
 #[test]
 fn a_sweep_reaches_up_to_the_front_however_wide_the_window() {
-    let window = Duration::from_secs(10);
-    for slack in [Duration::from_millis(750), window + Duration::from_millis(550)] {
-        let mut claiming = Claiming::new(Settings { window, slack, ..SETTINGS });
-        while let Some(claim) = claiming.next_of_front(at(0)) {
-            claiming.took(&claim, &taken(0));
-        }
-        // A topic takes records again: what was left out of those claims is found by the sweep, or by the next look of the front.
-        let mut left = BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
-        claiming.sweep(at(-900_000), at(0), Scope::Mine);
-        while let Some(claim) = claiming.next_of_strips() {
-            assert!(claim.range.to <= floor_of(at(10_000)), "no claim reaches past now + window");
-            carry_out(&mut claiming, &claim, &mut left);
-        }
-        let claim = claiming.next_of_front(at(50)).unwrap();
-        carry_out(&mut claiming, &claim, &mut left);
-        assert_eq!(left, BTreeSet::new());
+    let mut claiming = Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS });
+    while let Some(claim) = claiming.next_of_front(at(0)) {
+        claiming.took(&claim, &taken(0));
     }
+    // A topic takes records again: what was left out of those claims is found by the sweep, or by the next look of the front.
+    let mut left = BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
+    claiming.sweep(at(-900_000), at(0), Scope::Mine);
+    while let Some(claim) = claiming.next_of_strips() {
+        assert!(claim.range.to <= floor_of(at(10_000)), "no claim reaches past now + window");
+        carry_out(&mut claiming, &claim, &mut left);
+    }
+    let claim = claiming.next_of_front(at(50)).unwrap();
+    carry_out(&mut claiming, &claim, &mut left);
+    assert_eq!(left, BTreeSet::new());
+}
+
+#[test]
+fn a_front_whose_claims_take_long_for_the_slack_still_arrives() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let slow = Taken { spent: SPENT_MAX * 4, ..taken(0) };
+    for tick in 0..100 {
+        let mut claims = 0;
+        while let Some(claim) = claiming.next_of_front(at(tick * 20)) {
+            claims += 1;
+            assert!(claims <= 17, "tick {tick}");
+            claiming.took(&claim, &slow);
+        }
+    }
+}
+
+#[test]
+fn nothing_that_was_set_aside_is_claimed_past_the_window_when_the_clock_has_gone_back() {
+    let mut claiming = Claiming::new(SETTINGS);
+    tick(&mut claiming, at(3_600_000), &mut BTreeSet::new(), 0);
+    claiming.came_late(IdRange { from: id(3_600_000, 0), to: id(3_600_100, 0) }, at(3_600_000));
+    tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
+    assert_eq!(claiming.next_of_strips(), None);
 }
 
 #[test]

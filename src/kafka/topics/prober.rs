@@ -132,10 +132,10 @@ impl Prober {
             Ok(metadata) => {
                 self.unanswered_since = None;
                 // Who has contact keeps it: a few brokers of many that cannot be reached are no reason to stop.
+                let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
-                match if self.contact.is_held() { Ok(()) } else { reach_one(&addresses) } {
+                match if has_contact { Ok(()) } else { reach_one(&addresses) } {
                     Ok(()) => self.acknowledged(),
-                    Err(_) if self.has_new_acknowledgements() => self.acknowledged(),
                     Err(reason) => {
                         self.probed_at = Some(clock::monotonic());
                         self.contact.note(&reason);

@@ -12,7 +12,7 @@ use super::board::{Board, Found};
 use super::settings::{Parts, Settings};
 use super::trust::TrustSource;
 use crate::clock;
-use crate::domain::{Monotonic, NodeId};
+use crate::domain::{Monotonic, NodeId, Seldom};
 use crate::engine::liveness::alone::{Alone, Verdict};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
@@ -64,8 +64,8 @@ pub(super) struct Keeper {
     failures: u32,
     failure: String,
     is_wedged: bool,
-    /// When it was last said that claims fail.
-    said_failing_at: Option<Monotonic>,
+    /// Says that claims fail.
+    failing_said: Seldom,
     is_offset: bool,
 }
 
@@ -95,7 +95,7 @@ impl Keeper {
             failures: 0,
             failure: String::new(),
             is_wedged: false,
-            said_failing_at: None,
+            failing_said: Seldom::new(SAY_EVERY),
             is_offset: false,
             settings,
             parts,
@@ -174,15 +174,14 @@ impl Keeper {
     /// Says that claims fail, again and again while they do, and why this node is not ready.
     fn failing_claims(&mut self, now: Monotonic) -> Option<Missing> {
         let Some(failing) = self.parts.progress.failing(now) else {
-            if self.said_failing_at.take().is_some() {
+            if self.failing_said.reset() {
                 tracing::info!("claims succeed again");
             }
             return None;
         };
         let for_s = now.since(failing.since).as_secs();
         let hint = if failing.is_locked_out { "; a lock is held: see pg_locks and pg_stat_activity" } else { "" };
-        if self.said_failing_at.is_none_or(|at| now.since(at) >= SAY_EVERY) {
-            self.said_failing_at = Some(now);
+        if self.failing_said.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
         }
         Some(Missing { what: "claims", why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
