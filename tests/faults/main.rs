@@ -66,10 +66,11 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     let own = Arc::new(OwnStack::start_breakable("faults").await);
     println!("a stack of its own is up");
     let mut summaries: Vec<Value> = Vec::new();
-    let mut is_kept = true;
+    let mut broken: Vec<String> = Vec::new();
     for Order { name, plan, is_deck } in orders {
         let setup = Setup::of_faults(&name, args.rate, is_deck);
-        is_kept &= judged(&own, &setup, plan, &mut summaries).await.judgement.violations.is_empty();
+        let round = judged(&own, &setup, plan, &mut summaries).await;
+        broken.extend(report::verdict(&setup.name, &round));
     }
     for scenario in scenarios::of_names(&args.scenario) {
         let round =
@@ -77,13 +78,18 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
                 .await;
         let figures = (scenario.measure)(&round.history);
         figures.iter().for_each(|figure| println!("{}: {figure}", scenario.name));
-        is_kept &= round.judgement.violations.is_empty() && figures.iter().all(scenarios::Figure::is_met);
+        broken.extend(report::verdict(scenario.name, &round));
+        broken.extend(figures.iter().filter(|figure| !figure.is_met()).map(|figure| format!("{}: {figure}", scenario.name)));
     }
     if let Some(path) = &args.json {
         std::fs::write(path, format!("{:#}\n", Value::Array(summaries))).expect("write the summary");
     }
-    println!("{}", if is_kept { "all promises were kept" } else { "PROMISES BROKEN, see above" });
-    is_kept
+    // Last, so that it is in whatever end of a log somebody is shown.
+    match broken.as_slice() {
+        [] => println!("all promises were kept"),
+        broken => println!("PROMISES BROKEN, in full above:\n{}", broken.join("\n")),
+    }
+    broken.is_empty()
 }
 
 /// Runs a plan and shows what it has come to; of broken promises, all that is known of them.

@@ -13,8 +13,6 @@ use super::plan::Kind;
 
 /// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
 const UNREAD_MAX_MS: i64 = 15_000;
-/// Before and after what stops all records, so long is looked for them.
-const AROUND_MS: i64 = 15_000;
 /// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
@@ -52,8 +50,8 @@ pub struct Judgement {
     pub counts: Counts,
     /// Records more than one per task, by the kind of operation that explains them.
     pub duplicates: BTreeMap<Kind, usize>,
-    /// Of each kind: how often it was done, and records that were appended meanwhile (of what stops all records: after it).
-    pub flows: BTreeMap<Kind, (usize, usize)>,
+    /// Of each kind: how often it was done, and the records at stake: due before it ended, and appended after it began.
+    pub stakes: BTreeMap<Kind, (usize, usize)>,
     /// Append time minus due time of each task's first record, sorted.
     pub lateness: Vec<i64>,
 }
@@ -97,7 +95,7 @@ struct Case<'a> {
     found: Judgement,
 }
 
-/// Judges a run. `is_whole` asks for each kind of operation with records flowing.
+/// Judges a run. `is_whole` asks for each kind of operation with records at stake.
 pub fn judge(history: &History, is_whole: bool) -> Judgement {
     let mut case = Case::new(history);
     case.count();
@@ -114,7 +112,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
     for oddity in &history.oddities {
         case.add(Rule::WrongAnswer, None, oddity.clone());
     }
-    case.check_flow(is_whole);
+    case.check_stakes(is_whole);
     case.found.lateness.sort_unstable();
     case.found
 }
@@ -442,26 +440,20 @@ impl<'a> Case<'a> {
     }
 
     /// Rule 8: a fault proves something only while there is something to break.
-    fn check_flow(&mut self, is_whole: bool) {
-        let mut times: Vec<i64> = self.history.records.iter().map(|record| record.at).collect();
-        times.sort_unstable();
-        let between = |from: i64, to: i64| times.partition_point(|at| *at <= to) - times.partition_point(|at| *at < from);
+    fn check_stakes(&mut self, is_whole: bool) {
         for span in &self.history.spans {
             let kind = span.operation.kind;
             let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
-            let flow = if kind.stops_records() {
-                if between(begin - AROUND_MS, begin) == 0 { 0 } else { between(end, end + AROUND_MS) }
-            } else {
-                between(begin, end)
-            };
-            let entry = self.found.flows.entry(kind).or_default();
+            let is_at_stake = |record: &&Arrival| record.due_header.is_some_and(|due_at| due_at <= end) && record.at >= begin;
+            let count = self.history.records.iter().filter(is_at_stake).count();
+            let entry = self.found.stakes.entry(kind).or_default();
             entry.0 += 1;
-            entry.1 += flow;
+            entry.1 += count;
         }
         for kind in Kind::all().filter(|_| is_whole) {
-            match self.found.flows.get(&kind) {
+            match self.found.stakes.get(&kind) {
                 None => self.add(Rule::Uncovered, None, format!("{} was not done", kind.name())),
-                Some((_, 0)) => self.add(Rule::Uncovered, None, format!("no records flowed at any {}", kind.name())),
+                Some((_, 0)) => self.add(Rule::Uncovered, None, format!("no records were at stake at any {}", kind.name())),
                 Some(_) => {}
             }
         }

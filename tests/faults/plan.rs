@@ -154,15 +154,10 @@ impl Kind {
         }
     }
 
-    /// True when no record can be appended while it lasts.
-    pub const fn stops_records(self) -> bool {
-        matches!(self, Self::KafkaStop | Self::KafkaKill)
-    }
-
     /// True when records take long for a while after it: a broker that has just started is slow, and so are records that go alone because one beside them was over
     /// the topic's limit.
     pub const fn is_slow_afterwards(self) -> bool {
-        self.stops_records() || matches!(self, Self::TopicLimit)
+        matches!(self, Self::KafkaStop | Self::KafkaKill | Self::TopicLimit)
     }
 
     const fn has_node(self) -> bool {

@@ -74,8 +74,8 @@ pub fn table(round: &Round) -> String {
     let drained = round.drained_after.map_or_else(|| "never".to_owned(), |after| format!("{:.1} s", after.as_secs_f64()));
     line("all has ended after", drained);
     let done: Vec<String> =
-        found.flows.iter().map(|(kind, (count, records))| format!("{} {count} ({records})", kind.name())).collect();
-    line("operations", format!("{} (records meanwhile): {}", round.history.spans.len(), done.join(", ")));
+        found.stakes.iter().map(|(kind, (count, records))| format!("{} {count} ({records})", kind.name())).collect();
+    line("operations", format!("{} (records at stake): {}", round.history.spans.len(), done.join(", ")));
     for (rule, name) in RULES {
         line(name, found.count_of(rule).to_string());
     }
@@ -102,10 +102,22 @@ pub fn summary(round: &Round) -> Value {
         "lateness_ms": { "p50": found.lateness_at(0.5), "p99": found.lateness_at(0.99), "max": found.lateness_at(1.0) },
         "duplicates": by_kind(found.duplicates.iter().map(|(kind, count)| (*kind, json!(count))).collect()),
         "operations": by_kind(
-            found.flows.iter().map(|(kind, (count, records))| (*kind, json!({ "done": count, "records": records }))).collect()
+            found.stakes.iter().map(|(kind, (count, records))| (*kind, json!({ "done": count, "records": records }))).collect()
         ),
         "violations": Value::Object(rules),
     })
+}
+
+/// The round's broken promises in a few lines: how many of each rule, and the first one of each; none when all were kept.
+pub fn verdict(name: &str, round: &Round) -> Option<String> {
+    let violations = &round.judgement.violations;
+    let mut text = format!("{name} (seed {}):", round.plan.seed);
+    for (rule, rule_name) in RULES {
+        if let Some(first) = violations.iter().find(|violation| violation.rule == rule) {
+            text.push_str(&format!("\n  {rule_name} {}, the first: {first}", round.judgement.count_of(rule)));
+        }
+    }
+    (!violations.is_empty()).then_some(text)
 }
 
 /// The evidence: the first violations of each rule, each with all that is known of its task.
