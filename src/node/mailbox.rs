@@ -24,13 +24,15 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Puts a letter in unless `count_max` are there.
-    pub fn put_unless_full(&self, letter: T, count_max: usize) {
+    /// Puts a letter in. When `count_max` are there it is joined to the last one.
+    pub fn put_or_join(&self, letter: T, count_max: usize, join: impl FnOnce(&T, T) -> T) {
         let mut letters = self.lock();
         if letters.len() < count_max {
             letters.push(letter);
-            self.arrived.notify_one();
+        } else if let Some(last) = letters.last_mut() {
+            *last = join(last, letter);
         }
+        self.arrived.notify_one();
     }
 
     /// All that is there; maybe nothing.
@@ -51,5 +53,20 @@ impl<T> Mailbox<T> {
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_to_a_full_box_is_joined_to_the_last_letter() {
+        let mailbox = Mailbox::default();
+        for number in [1, 2, 4, 8] {
+            mailbox.put_or_join(number, 2, |last, number| last + number);
+        }
+        assert_eq!(mailbox.take(), [1, 2 + 4 + 8]);
+        assert!(mailbox.is_empty());
     }
 }

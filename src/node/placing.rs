@@ -77,8 +77,8 @@ impl Placing {
     pub fn look_after(&self, ids: Option<IdRange>) {
         let (Some(ids), Some(now)) = (ids, self.shared.clock.now()) else { return };
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.window) {
-            // What does not fit in is found by the sweep. Who takes them leaves out what is due beyond the window.
-            self.shared.late.put_unless_full(ids, LATE_MAX);
+            // Who takes them leaves out what is due beyond the window.
+            self.shared.late.put_or_join(ids, LATE_MAX, IdRange::joined);
             self.shared.nudge();
         }
     }

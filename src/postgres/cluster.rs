@@ -11,9 +11,11 @@ use super::{Connection, Error};
 use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
 
-/// Why settings of the cluster are not taken.
+/// Why a database, or settings of the cluster, are not taken.
 #[derive(Debug, ThisError)]
 pub enum Refused {
+    #[error("{}", .0.join("; "))]
+    Server(Vec<String>),
     #[error("the settings of the cluster are refused: {}", join(.0))]
     Invalid(Vec<ClusterSettingsError>),
     #[error("--{name} is {stored} in this database and can never change; {wished} was asked for")]
@@ -99,9 +101,16 @@ const VERSION_MIN: i32 = 150_000;
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// With any of these a promise cannot be kept.
-    pub(super) refusals: Vec<String>,
+    refusals: Vec<String>,
     /// These merely cost time.
-    pub(super) warnings: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Faults {
+    /// The warnings, unless there is worse.
+    pub(super) fn tolerated(self) -> Result<Vec<String>, Refused> {
+        if self.refusals.is_empty() { Ok(self.warnings) } else { Err(Refused::Server(self.refusals)) }
+    }
 }
 
 pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, Error> {

@@ -63,9 +63,11 @@ pub enum MigrateError {
 }
 
 /// Brings the schema, the cluster's settings, the storage of columns and the first partitions up to date. To repeat it is harmless; two at once wait for
-/// each other. Nothing is done when the settings are refused.
+/// each other. Nothing is done when the server or the settings are refused.
 pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Report, MigrateError> {
     let mut connection = Connection::new(settings, PURPOSE);
+    // What only costs time is said by the nodes.
+    cluster::check_server(&mut connection).await?.tolerated()?;
     let lock = async |open: &mut PgConnection| {
         sqlx::query("-- wait for other migrations\nselect pg_advisory_lock($1, $2)")
             .bind(MIGRATE.0)
@@ -196,8 +198,6 @@ pub enum CheckError {
     Newer { applied: i64 },
     #[error(transparent)]
     Refused(#[from] Refused),
-    #[error("{0}")]
-    Server(String),
 }
 
 /// What a node may start with.
@@ -211,10 +211,7 @@ pub struct Checked {
 /// Checks the server's settings, the version of the schema and the settings of the cluster.
 pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
     let mut connection = Connection::new(settings, CHECK);
-    let faults = cluster::check_server(&mut connection).await?;
-    if !faults.refusals.is_empty() {
-        return Err(CheckError::Server(faults.refusals.join("; ")));
-    }
+    let warnings = cluster::check_server(&mut connection).await?.tolerated()?;
     let applied = applied_versions(&mut connection).await?;
     check_newer(&applied).map_err(|applied| CheckError::Newer { applied })?;
     let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
@@ -225,5 +222,5 @@ pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
     }
     let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
     let cluster = cluster.with(ClusterWishes::default()).map_err(Refused::Invalid)?;
-    Ok(Checked { cluster, warnings: faults.warnings })
+    Ok(Checked { cluster, warnings })
 }

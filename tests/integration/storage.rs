@@ -37,7 +37,12 @@ struct Database {
 
 impl Database {
     async fn empty() -> Self {
-        let own = support::Database::create(&Stack::shared(), "storage").await;
+        Self::empty_as("").await
+    }
+
+    /// Made with these words of `create database`.
+    async fn empty_as(words: &str) -> Self {
+        let own = support::Database::create_as(&Stack::shared(), "storage", words).await;
         let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
         Self { own, settings, sql }
     }
@@ -191,6 +196,16 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
                   and attnum > 0 and attlen = -1 and (typcategory = 'A' or typname = 'bytea') and attcompression <> 'l' and attstorage <> 'e'
                   and attrelid::regclass::text not like '%idx' and attrelid::regclass::text not like '%pkey'";
     assert_eq!(database.number(slow).await, 0);
+}
+
+#[tokio::test]
+async fn a_database_of_another_encoding_is_refused_before_anything_is_made_in_it() {
+    let mut database = Database::empty_as("encoding 'LATIN1' locale 'C' template template0").await;
+    let refused = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap_err();
+    assert!(matches!(refused, MigrateError::Refused(Refused::Server(_))), "{refused:?}");
+    assert!(refused.to_string().contains("encoded in LATIN1"), "{refused}");
+    assert_eq!(database.number("select count(*) from pg_tables where schemaname = 'public'").await, 0);
+    assert!(matches!(schema::check(&database.settings).await, Err(CheckError::Refused(Refused::Server(_)))));
 }
 
 #[tokio::test]

@@ -18,8 +18,13 @@ pub struct Database {
 impl Database {
     /// An empty one; its name begins with `prefix`.
     pub async fn create(stack: &Stack, prefix: &str) -> Self {
+        Self::create_as(stack, prefix, "").await
+    }
+
+    /// An empty one, made with these words of `create database`.
+    pub async fn create_as(stack: &Stack, prefix: &str, words: &str) -> Self {
         let name = format!("{}_{:08x}", prefix.replace('-', "_"), rand::random::<u32>());
-        administer(&stack.database_url, format!("create database {name}")).await.expect("create the test's database");
+        administer(&stack.database_url, format!("create database {name} {words}")).await.expect("create the test's database");
         Self { url: stack.database(&name), name, server: stack.database_url.clone() }
     }
 
