@@ -44,11 +44,11 @@ impl Tasks {
 
     /// Takes note of a failure that ends the node.
     pub fn fail(&self, name: &str, reason: &str) {
-        tracing::error!(task = name, reason, "failed; the node drains and exits");
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.get_or_insert_with(|| format!("{name}: {reason}"));
         drop(failed);
         self.draining.cancel();
+        tracing::error!(task = name, reason, "failed; the node drains and exits");
     }
 
     /// The first failure, when there was one.

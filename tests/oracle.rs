@@ -168,6 +168,9 @@ fn what_stood_in_a_deleted_topic_is_judged_by_its_receipt_and_nothing_else_is() 
     // There was time enough to read it.
     history.topics[DELETED].absences = vec![(due_at + 30_000, due_at + 35_000)];
     assert_eq!(rules(&history), [Rule::Lost]);
+    // Unless Kafka was away for most of it.
+    operation(&mut history, Kind::KafkaKill, due_at + 1000, due_at + 17_000);
+    assert_eq!(rules(&history), []);
     // It was published after the topic was made again.
     history.topics[DELETED].absences = vec![(due_at - 5000, due_at - 1000)];
     assert_eq!(rules(&history), [Rule::Lost]);

@@ -1,5 +1,6 @@
 //! The place of a request among those in flight, and the answer that keeps it until it is written.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -36,6 +37,10 @@ impl Place {
         Self { shared, line, admitted: None, memory: None }
     }
 
+    pub fn caller(&self) -> IpAddr {
+        self.line.caller.address()
+    }
+
     /// Takes one of its caller's places for `purpose`, and one of the node's.
     pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
         let shared = &self.shared;
@@ -45,6 +50,7 @@ impl Place {
         };
         if !self.line.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_bound);
+            shared.say_caller(caller_bound, self.caller());
             return Err(Problem::too_many_requests());
         }
         if let Some((places, bound)) = shared.places(purpose) {

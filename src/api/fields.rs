@@ -69,6 +69,9 @@ fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
         let kind = kind_of(text.trim_start());
         return Problem::new(ProblemType::InvalidValue, format!("this is {kind}, and {wanted} would be right"));
     }
+    if text.trim().is_empty() {
+        return Problem::new(ProblemType::MalformedJson, format!("the body is empty, and {wanted} would be right"));
+    }
     let (line, column) = (error.line(), error.column());
     Problem::new(ProblemType::MalformedJson, format!("line {line}, column {column}: {}", reason_of(error)))
 }

@@ -1,5 +1,6 @@
 //! What every request passes: bounds, measurement, and the router.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -85,6 +86,9 @@ const ROUTES: [&str; 17] = [
     "/metrics",
 ];
 
+/// The label of a path that there is not.
+const NO_ROUTE: &str = "none";
+
 /// What a path or a method that there is not may be answered.
 const OF_NO_OPERATION: [ProblemType; 7] = [
     ProblemType::NotFound,
@@ -102,7 +106,7 @@ impl Api {
         let shared = Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
         let operations = routes.iter().flat_map(operations_of).collect();
         let router = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handlers));
-        let router = router.method_not_allowed_fallback(method_not_allowed).fallback(not_found).with_state(shared.clone());
+        let router = router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
         Self { shared, router, operations }
     }
 
@@ -112,6 +116,10 @@ impl Api {
 
     pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+
+    pub fn say_caller(&self, bound: &'static str, address: IpAddr) {
+        self.shared.say_caller(bound, address);
     }
 
     /// A place for a request whose header came over `line`.
@@ -161,12 +169,16 @@ impl Api {
         let took = clock::monotonic().since(started);
         self.shared.metrics.answered(route, method, response.status(), took);
         let _in_span = span.enter();
-        tracing::debug!(route, method, status = response.status().as_u16(), ?took, "answered");
+        tracing::debug!(route, method, status = response.status().as_u16(), ?took, caller = %place.caller(), "answered");
         response.map(|body| Answer::new(body, place))
     }
 
     async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
         match self.admit(place, route, &request) {
+            // The router would take an empty part of a path for an id.
+            Ok(()) if route == NO_ROUTE => {
+                Problem::new(ProblemType::NotFound, "there is no such path; /openapi.json has all there are").into_response()
+            }
             Ok(()) => self.route(request, id).await,
             Err(problem) => problem.into_response(),
         }
@@ -236,10 +248,6 @@ fn size_of(request: &Request<Body>) -> usize {
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }
 
-async fn not_found() -> Problem {
-    Problem::new(ProblemType::NotFound, "there is no such path; tasks are at /v1/tasks")
-}
-
 async fn method_not_allowed(method: Method) -> Problem {
     let method: String = method.as_str().chars().take(20).collect();
     Problem::new(
@@ -250,7 +258,7 @@ async fn method_not_allowed(method: Method) -> Problem {
 
 /// The route that a path belongs to, for metrics and logs: a path itself may hold names and ids.
 fn label_of(path: &str) -> &'static str {
-    ROUTES.into_iter().find(|route| matches_route(route, path)).unwrap_or("none")
+    ROUTES.into_iter().find(|route| matches_route(route, path)).unwrap_or(NO_ROUTE)
 }
 
 fn matches_route(route: &str, path: &str) -> bool {
@@ -278,7 +286,17 @@ mod tests {
     #[test]
     fn a_path_gets_the_label_of_its_route() {
         assert_eq!(label_of("/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"), "/v1/tasks/{id}");
-        for path in ["/", "", "/v1/tasks/", "/v1/tasks/a/b", "/v1", "/livez/"] {
+        for path in [
+            "/",
+            "",
+            "/v1/tasks/",
+            "/v1/dead//redrive",
+            "/v1/topics//tasks/x",
+            "/v1/topics/x/tasks/",
+            "/v1/tasks/a/b",
+            "/v1",
+            "/livez/",
+        ] {
             assert_eq!(label_of(path), "none", "{path}");
         }
     }

@@ -145,6 +145,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// All of an IPv6 network of 64 bits are one caller.
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Takes one of the `max` places that a caller has for `purpose`; false when it has them all.
     pub fn take_place(&self, purpose: Purpose, max: usize) -> bool {
         let more = |taken: usize| (taken < max).then_some(taken + 1);

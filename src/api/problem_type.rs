@@ -2,7 +2,8 @@
 //! that a node serves below `/problems` are made of it.
 //!
 //! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
-//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of one task of a batch has it, too.
+//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of
+//! one task of a batch has it, too.
 
 use axum::http::{HeaderValue, StatusCode};
 

@@ -43,6 +43,7 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
         };
         let Some(caller) = callers.enter(peer.ip(), api.settings().caller_connections_max) else {
             api.metrics().rejected("caller_connections");
+            api.say_caller("caller_connections", peer.ip());
             turn_away(&stream, &Problem::too_many_connections());
             continue;
         };

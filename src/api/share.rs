@@ -37,6 +37,9 @@ impl<'a> Share<'a> {
 /// A body over the bound, as it comes or unpacked.
 pub fn too_large(shared: &Shared) -> Problem {
     shared.metrics.rejected("body_bytes");
-    let detail = format!("a body has at most {} bytes, unpacked, too; send the tasks in several", shared.settings.body_bytes_max);
+    let detail = format!(
+        "a body has at most {} bytes, also when it is unpacked; send fewer tasks at a time",
+        shared.settings.body_bytes_max
+    );
     Problem::new(ProblemType::BodyTooLarge, detail)
 }

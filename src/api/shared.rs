@@ -1,7 +1,8 @@
 //! What the handlers share.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -12,7 +13,7 @@ use super::line::Purpose;
 use super::problem::Problem;
 use super::{Metrics, Settings};
 use crate::clock;
-use crate::domain::Monotonic;
+use crate::domain::{Monotonic, Seldom};
 use crate::node::service::Service;
 use crate::telemetry::Registry;
 
@@ -45,9 +46,20 @@ pub struct Shared {
     requests: Semaphore,
     /// Texts of metrics that may still be asked for.
     metrics_texts: Semaphore,
+    caller_said: Mutex<Seldom>,
 }
 
+/// Which caller is at its bound is said so often.
+const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
+
 impl Shared {
+    /// Says who is at a caller's bound; others within a minute are counted, not said.
+    pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
+        if self.caller_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(clock::monotonic()) {
+            tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
+        }
+    }
+
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>, document: Bytes) -> Self {
         // One body of the largest size always fits, whatever the settings say.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
@@ -70,6 +82,7 @@ impl Shared {
             unpacking,
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
+            caller_said: Mutex::new(Seldom::new(SAY_CALLER_EVERY)),
         }
     }
 

@@ -12,6 +12,8 @@ pub struct TopicName(Arc<str>);
 /// Kafka's own bound: 255 bytes of a file name less the partition's suffix.
 const LENGTH_MAX: usize = 249;
 
+const INTERNAL: [&str; 4] = ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
+
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TopicNameError {
     #[error("a topic name may not be empty")]
@@ -22,6 +24,8 @@ pub enum TopicNameError {
     Illegal(char),
     #[error("'.' and '..' are not topic names")]
     Dots,
+    #[error("{0} is Kafka's own: nobody else may write to it")]
+    Internal(&'static str),
 }
 
 impl TopicName {
@@ -37,6 +41,9 @@ impl TopicName {
         }
         if name == "." || name == ".." {
             return Err(TopicNameError::Dots);
+        }
+        if let Some(internal) = INTERNAL.into_iter().find(|internal| *internal == name) {
+            return Err(TopicNameError::Internal(internal));
         }
         Ok(Self(name.into()))
     }
@@ -81,6 +88,7 @@ mod tests {
         assert_eq!(TopicName::new(".."), Err(TopicNameError::Dots));
         assert_eq!(TopicName::new("a b"), Err(TopicNameError::Illegal(' ')));
         assert_eq!(TopicName::new("a\0"), Err(TopicNameError::Illegal('\0')));
+        assert_eq!(TopicName::new("__consumer_offsets"), Err(TopicNameError::Internal("__consumer_offsets")));
         assert_eq!(TopicName::new("ä"), Err(TopicNameError::Illegal('ä')));
     }
 }

@@ -58,33 +58,27 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
-/// When a producer that has failed is made anew: at once. If no record was acknowledged since the last one was made, whatever made that one fail (a right that
-/// is missing, say) is likely still so: then after a pause that grows.
+/// When a producer that has failed is made anew: at once. If it had no record acknowledged, whatever made it fail (a right that is missing, say) is likely still
+/// so: then after a pause that grows.
 #[derive(Debug, Default)]
 pub struct Renewals {
-    last: Option<Renewal>,
-}
-
-#[derive(Debug)]
-struct Renewal {
-    at: Monotonic,
-    /// How many records had been acknowledged.
-    acknowledged: u64,
-    /// Until the next one, if nothing is acknowledged until then.
-    pause: Duration,
+    /// When the last one was made, and the pause until the next one.
+    last: Option<(Monotonic, Duration)>,
 }
 
 impl Renewals {
-    /// True when a producer that has failed is to be made anew now; then it is taken as made.
-    pub fn begin(&mut self, acknowledged: u64, now: Monotonic) -> bool {
-        let pause = match &self.last {
-            Some(last) if last.acknowledged != acknowledged => PAUSE,
-            Some(last) if now.since(last.at) < last.pause => return false,
-            Some(last) => last.pause.saturating_mul(2).min(PAUSE_MAX),
-            None => PAUSE,
+    /// True when a producer that has failed is to be made anew now. `has_worked`: a record of it was acknowledged.
+    pub fn is_due(&self, has_worked: bool, now: Monotonic) -> bool {
+        has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
+    }
+
+    /// A producer was made in the place of one that has failed.
+    pub fn made(&mut self, has_worked: bool, now: Monotonic) {
+        let pause = match self.last {
+            Some((_, pause)) if !has_worked => pause.saturating_mul(2).min(PAUSE_MAX),
+            _ => PAUSE,
         };
-        self.last = Some(Renewal { at: now, acknowledged, pause });
-        true
+        self.last = Some((now, pause));
     }
 }
 
@@ -132,18 +126,32 @@ mod tests {
     #[test]
     fn a_producer_that_fails_before_its_first_acknowledgement_is_made_anew_ever_more_rarely() {
         let mut renewals = Renewals::default();
-        let begun: Vec<u64> = (100..250).filter(|&second| renewals.begin(7, at(second))).collect();
-        assert_eq!(begun, [100, 101, 103, 107, 115, 131, 161, 191, 221]);
+        let mut made = Vec::new();
+        for second in 100..250 {
+            if renewals.is_due(false, at(second)) {
+                renewals.made(false, at(second));
+                made.push(second);
+            }
+        }
+        assert_eq!(made, [100, 101, 103, 107, 115, 131, 161, 191, 221]);
     }
 
     #[test]
     fn a_producer_that_has_worked_is_made_anew_at_once() {
         let mut renewals = Renewals::default();
-        assert!(renewals.begin(7, at(100)));
-        assert!(renewals.begin(7, at(101)));
-        assert!(!renewals.begin(7, at(102)));
-        assert!(renewals.begin(8, at(102)));
-        assert!(!renewals.begin(8, at(102)));
-        assert!(renewals.begin(8, at(103)), "the pauses begin anew");
+        renewals.made(false, at(100));
+        renewals.made(false, at(101));
+        assert!(!renewals.is_due(false, at(102)));
+        assert!(renewals.is_due(true, at(102)));
+        renewals.made(true, at(102));
+        assert!(!renewals.is_due(false, at(102)));
+        assert!(renewals.is_due(false, at(103)), "the pauses begin anew");
+    }
+
+    #[test]
+    fn what_could_not_be_made_is_due_at_once() {
+        let renewals = Renewals::default();
+        assert!(renewals.is_due(false, at(100)));
+        assert!(renewals.is_due(false, at(100)), "nothing was made meanwhile");
     }
 }

@@ -18,6 +18,7 @@
 
 pub mod alone;
 pub mod broker;
+pub mod streak;
 pub mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ pub struct Sign {
     pub counter: i64,
     pub has_left: bool,
     pub is_dead: bool,
+    /// It may own shards: it has a broker, its clock is steady, and its claims do not fail for long.
     pub can_publish: bool,
     pub has_broker: bool,
 }

@@ -1,8 +1,8 @@
 //! Whether a broker can be reached now.
 //!
 //! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
-//! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an answer. A broken connection is no loss, for there may be other brokers: it only
-//! makes the next probe come at once. So a broker that is gone is noticed within the probe's deadline (1 s), and one that hangs within 2 s.
+//! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an
+//! answer. A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed within the probe's deadline (1 s), and one that hangs within 2 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -103,7 +103,7 @@ impl Contact {
     }
 
     /// Records acknowledged so far, by all producers.
-    pub fn acknowledged_count(&self) -> u64 {
+    pub(super) fn acknowledged_count(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
@@ -132,6 +132,7 @@ impl Contact {
     pub(super) fn hold(&self, now: Monotonic) {
         let before = self.shared.standing.send_replace(Standing::Held { last_at: now });
         self.shared.is_doubted.store(false, Ordering::Relaxed);
+        *self.trouble_lock() = None;
         match before {
             Standing::Held { .. } => return,
             Standing::Unknown => tracing::info!("Kafka answers"),
@@ -141,7 +142,6 @@ impl Contact {
             }
         }
         self.shared.metrics.has_contact.set(1);
-        *self.trouble_lock() = None;
     }
 
     /// Takes in that no broker answered. Says so once, until one answers.
@@ -203,5 +203,9 @@ mod tests {
         assert_eq!(contact.shared.metrics.contact_losses.get(), 1);
         contact.hold(at(9));
         assert_eq!((contact.is_held(), contact.last_at()), (true, Some(at(9))));
+        contact.doubt(Some("disconnected"));
+        contact.hold(at(10));
+        contact.lose("timed out");
+        assert_eq!(contact.trouble(), "timed out", "what was overcome is not to blame for what comes later");
     }
 }

@@ -13,7 +13,7 @@ use rdkafka::producer::ProducerContext;
 
 use super::{Contact, Fate, Hooks, Metrics, Mode, Reason, Report};
 use crate::clock;
-use crate::domain::{Monotonic, Receipt, Timestamp};
+use crate::domain::{Monotonic, Receipt, Seldom, Timestamp};
 
 pub(super) struct Context {
     pub(super) hooks: Hooks,
@@ -109,7 +109,8 @@ impl ClientContext for Context {
 /// Lets one line of a kind through per minute.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    kinds: HashMap<String, (Monotonic, u64)>,
+    /// With the number of lines that were held back.
+    kinds: HashMap<String, (Seldom, u64)>,
 }
 
 const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -119,19 +120,16 @@ const KINDS_MAX: usize = 256;
 impl Said {
     /// How many lines of this `kind` were held back since the last that was let through; `None` when this one is held back, too.
     fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
-        if let Some((said_at, unsaid)) = self.kinds.get_mut(kind) {
-            if now.since(*said_at) < SAID_AGAIN_AFTER {
-                *unsaid = unsaid.saturating_add(1);
-                return None;
-            }
-            *said_at = now;
-            return Some(std::mem::take(unsaid));
-        }
-        if self.kinds.len() >= KINDS_MAX {
+        if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return None;
         }
-        self.kinds.insert(kind.to_owned(), (now, 0));
-        Some(0)
+        let (seldom, unsaid) = self.kinds.entry(kind.to_owned()).or_insert_with(|| (Seldom::new(SAID_AGAIN_AFTER), 0));
+        if seldom.lets_through(now) {
+            Some(std::mem::take(unsaid))
+        } else {
+            *unsaid = unsaid.saturating_add(1);
+            None
+        }
     }
 }
 

@@ -181,9 +181,9 @@ struct Polling {
 impl Polling {
     fn start(producer: Arc<BaseProducer<Context>>) -> std::io::Result<Self> {
         let is_done = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&is_done);
+        let is_to_end = Arc::clone(&is_done);
         let poll = move || {
-            while !is_over.load(Ordering::Relaxed) {
+            while !is_to_end.load(Ordering::Relaxed) {
                 producer.poll(POLL);
             }
         };

@@ -64,7 +64,8 @@ const PROMISED: [(&str, &[&str], &str); 5] = [
 const FORBIDDEN: [(&str, &str, &str); 1] = [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
-const REFUSED: [(&str, &str); 5] = [
+const REFUSED: [(&str, &str); 6] = [
+    ("linger.ms", "how long records are gathered is --linger"),
     ("bootstrap.servers", "give the servers as --kafka"),
     ("message.timeout.ms", "the publish deadline is a setting of its own"),
     ("transactional.id", "transactions are not the operator's to begin"),
@@ -263,9 +264,10 @@ mod tests {
 
     #[test]
     fn an_operator_overrides_ours_by_either_name_of_a_property() {
-        let settings = settings(&[("queue.buffering.max.ms", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")]);
+        let settings =
+            settings(&[("message.send.max.retries", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")]);
         assert_eq!(settings.problems(), Vec::<String>::new());
-        assert_eq!(value(&settings, Mode::Together, "linger.ms"), "7");
+        assert_eq!(value(&settings, Mode::Together, "retries"), "7");
         assert_eq!(value(&settings, Mode::Together, "compression.codec"), "zstd");
         assert_eq!(value(&settings, Mode::Alone, "linger.ms"), "0");
     }
@@ -281,6 +283,7 @@ mod tests {
             ("delivery.report.only.error", "1"),
             ("enable.gapless.guarantee", "T"),
             ("queue.buffering.max.kbytes", "1"),
+            ("queue.buffering.max.ms", "7"),
             ("transactional.id", "t"),
             ("metadata.broker.list", "elsewhere:9092"),
             ("delivery.timeout.ms", "1000"),

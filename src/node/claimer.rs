@@ -18,6 +18,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, NodeId, ShardCount, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
+use crate::engine::liveness::streak::Blame;
 use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
@@ -201,6 +202,7 @@ impl Claimer {
                     self.retry = RETRY_MIN;
                     match next {
                         Next::Now => Duration::ZERO,
+                        Next::Soon => self.pace.tick.saturating_sub(clock::monotonic().since(began_at)),
                         Next::Tick { got } => self.pace.after(got).saturating_sub(clock::monotonic().since(began_at)),
                         Next::Idle => self.pace.tick_idle,
                     }
@@ -210,9 +212,28 @@ impl Claimer {
         }
     }
 
+    fn note_success(&self, has_taken: bool) {
+        if let Some(mut streak) = self.progress.streak(self.index) {
+            streak.claimed(has_taken, clock::monotonic());
+        }
+    }
+
+    fn note_failure(&self, error: &Error) {
+        let blame = if error.is_of_a_lock() {
+            Blame::Lock
+        } else if error.is_slow() {
+            Blame::Slow
+        } else {
+            Blame::Unclear
+        };
+        if let Some(mut streak) = self.progress.streak(self.index) {
+            streak.failed(chain(error), blame, clock::monotonic());
+        }
+    }
+
     fn back_off(&mut self, error: &Error) -> Duration {
         self.shared.metrics.claim_failures.inc();
-        self.progress.claim_failed(self.index, chain(error), error.is_of_a_lock());
+        self.note_failure(error);
         if self.retry == RETRY_MIN {
             tracing::warn!(error = chain(error), "claim failed; it will be tried again");
         }
@@ -238,7 +259,7 @@ impl Claimer {
     /// One turn: the front as far as it is due, then a little of what was set aside.
     async fn turn(&mut self) -> Result<Next, Error> {
         let Some(now) = self.shared.clock.now().filter(|_| self.shared.gate.may_claim()) else { return Ok(Next::Idle) };
-        if self.mine.is_empty() && self.progress.is_to_try(self.index, clock::monotonic()) {
+        if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
             // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
             self.claim_nothing(now).await?;
         }
@@ -262,7 +283,7 @@ impl Claimer {
         Ok(match (is_busy, got) {
             (true, _) => Next::Now,
             (false, 0) if !waits_for_room => Next::Idle,
-            (false, _) if waits_for_room => Next::Tick { got: u64::MAX },
+            (false, _) if waits_for_room => Next::Soon,
             (false, got) => Next::Tick { got },
         })
     }
@@ -372,7 +393,7 @@ impl Claimer {
         let (claimed, spent) = match answer {
             Ok(Answer { claimed, now, spent }) => {
                 self.shared.clock.take_in(now, began_at);
-                self.progress.claimed(self.index, matches!(claimed, Claimed::Batch(_)));
+                self.note_success(matches!(claimed, Claimed::Batch(_)));
                 (claimed, spent)
             }
             Err(error) => {
@@ -408,7 +429,7 @@ impl Claimer {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let request = Request { batch, owner: self.shared.node, shards: &self.all, range, left_out: &[], quarantined: &[] };
         self.claims.claim(Source::Task, request).await?;
-        self.progress.claimed(self.index, false);
+        self.note_success(false);
         Ok(())
     }
 
@@ -430,7 +451,7 @@ impl Claimer {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();
-            self.progress.claim_failed(self.index, chain(&error), error.is_of_a_lock());
+            self.note_failure(&error);
             self.claiming_of(source).gave_way(claim);
             return Ok(0);
         }
@@ -468,6 +489,11 @@ impl Claimer {
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Now,
-    Tick { got: u64 },
+    /// At the next tick: there may be room then.
+    Soon,
+    /// At a tick that is the longer the less was got.
+    Tick {
+        got: u64,
+    },
     Idle,
 }

@@ -212,11 +212,13 @@ impl Desk {
         Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
     }
 
+    fn takes_changes(&self) -> Result<(), Trouble> {
+        if self.is_draining() { Err(Trouble::Draining) } else { Ok(()) }
+    }
+
     /// Withdraws the task that a name stands for now; one that takes its place meanwhile stays.
     pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
-        }
+        self.takes_changes()?;
         let not_found = Cancelled { verdict: Verdict::NotFound, task: None };
         let Some(entry) = self.entry(topic, name).await? else { return Ok(not_found) };
         if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
@@ -231,9 +233,7 @@ impl Desk {
 
     /// Withdraws a task.
     pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
-        }
+        self.takes_changes()?;
         for _look in 0..LOOKS_MAX {
             if let Some(task) = self.canceller.cancel(id).await? {
                 return Ok(Cancelled { verdict: Verdict::Cancelled, task: Some(task) });
@@ -276,31 +276,35 @@ impl Desk {
     // The futures of what follows go on the heap, for callers hold them in futures of their own.
 
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
-        }
-        Box::pin(self.bulks.cancel_all(bulk)).await
+        self.takes_changes()?;
+        let done = Box::pin(self.bulks.cancel_all(bulk)).await;
+        tell_of_bulk("cancelled", bulk, &done);
+        done
     }
 
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
-        }
-        Box::pin(self.bulks.redrive_all(bulk)).await
+        self.takes_changes()?;
+        let done = Box::pin(self.bulks.redrive_all(bulk)).await;
+        tell_of_bulk("put back", bulk, &done);
+        done
     }
 
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
+        self.takes_changes()?;
+        let task = Box::pin(self.bulks.redrive(id)).await?;
+        if task.is_some() {
+            tracing::info!(%id, "a dead letter was put back");
         }
-        Box::pin(self.bulks.redrive(id)).await
+        Ok(task)
     }
 
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        if self.is_draining() {
-            return Err(Trouble::Draining);
+        self.takes_changes()?;
+        let task = Box::pin(self.bulks.drop_dead(id)).await?;
+        if task.is_some() {
+            tracing::info!(%id, "a dead letter was dropped");
         }
-        Box::pin(self.bulks.drop_dead(id)).await
+        Ok(task)
     }
 
     async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {
@@ -345,14 +349,15 @@ impl Desk {
 
     /// What the node lacks to be ready; nothing: it is.
     pub fn missing(&self) -> Vec<Missing> {
-        let mut missing = self.gate.missing();
         let standing = self.standing.borrow().clone();
         // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
         if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == "etcd") {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);
-        for more in standing.missing.into_iter().filter(|missing| counts(missing.what)) {
+        // The membership knows why there is no heartbeat, the gate that there is none.
+        let mut missing: Vec<Missing> = standing.missing.into_iter().filter(|missing| counts(missing.what)).collect();
+        for more in self.gate.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }
@@ -372,6 +377,18 @@ fn due_at_of(due: Due, now: Timestamp, delay_max: Duration) -> Result<Timestamp,
         Due::After(delay) => now.plus(delay).ceil_millis(),
     };
     if due_at > now.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
+}
+
+/// A call for many tasks is an operator's act: the log has it.
+fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Trouble>) {
+    let Bulk { topic, due_from, due_to, is_dry_run } = bulk;
+    match done {
+        _ if *is_dry_run => {}
+        Ok(BulkDone { task_count, has_more, .. }) => {
+            tracing::info!(%topic, ?due_from, ?due_to, task_count, has_more, "many tasks were {what}");
+        }
+        Err(trouble) => tracing::info!(%topic, ?due_from, ?due_to, ?trouble, "many tasks were to be {what}"),
+    }
 }
 
 fn is_pending(view: &TaskView) -> bool {

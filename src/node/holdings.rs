@@ -191,12 +191,21 @@ impl Holdings {
     ///
     /// `past` says whether another owner may have published some of it.
     pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
-        if self.lock().books.decline(batch.id) {
-            tracing::warn!(batch = %batch.id, "answered after this node was in doubt; it is taken in if it is this node's still");
+        let id = batch.id;
+        let Some(held) = self.enter(batch, past, now) else {
+            tracing::warn!(batch = %id, "answered after this node was in doubt; it is taken in if it is this node's still");
+            return None;
+        };
+        self.count_topics(&held.batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
+        Some(held)
+    }
+
+    /// At once: a doubt comes before it, and declines the batch, or after it, and finds the batch among those that are held.
+    fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+        let mut state = self.lock();
+        if state.books.decline(batch.id) {
             return None;
         }
-        self.count_topics(&batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
-        let mut state = self.lock();
         state.books.hold(batch.id);
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();

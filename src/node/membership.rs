@@ -13,6 +13,7 @@
 //! | a claim loop stands still | no heartbeats: a wedged node is a dead node |
 //! | no brokers for this node alone | it says that it cannot publish, and is `is_cut_off` until a broker answers |
 //! | Postgres's clock jumped | it says that it cannot publish until the clock is steady |
+//! | claims fail for 5 s | it is not ready; unless that meets all nodes (a lock, a slow server) it says that it cannot publish, until one succeeds |
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 
 mod board;

@@ -3,8 +3,8 @@
 //! A record goes to a producer with a *ticket*, which names the slot of its batch and its place in it. Its report comes back with the ticket, on the
 //! producer's own thread, which is never blocked: the outcome is noted, and a batch whose outcomes are all known goes to the settler.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::holdings::{Held, Holdings, Noted};
@@ -50,12 +50,28 @@ pub struct Reports {
     dead_said: Mutex<Seldom>,
 }
 
-/// A producer, and whether it was replaced: what fails in it then is handed over again, to its successor.
+/// A producer, and what is known of it.
 #[derive(Debug)]
 struct Line {
     producer: Producer,
-    is_retired: Arc<AtomicBool>,
+    marks: Arc<Marks>,
     pulse: Mutex<Pulse>,
+}
+
+/// What a line shares with the thread of its reports.
+#[derive(Debug, Default)]
+struct Marks {
+    /// It was replaced: what fails in it then is handed over again, to its successor.
+    is_retired: AtomicBool,
+    acknowledged: AtomicU64,
+}
+
+/// The line of the records that go alone.
+#[derive(Debug, Default)]
+struct Alone {
+    /// Made when the first batch is refused.
+    line: Option<Arc<Line>>,
+    renewals: Renewals,
 }
 
 /// What is to become of the records that a producer has when it is replaced.
@@ -87,11 +103,11 @@ pub struct Publisher {
     kafka_metrics: kafka::Metrics,
     contact: Contact,
     together: RwLock<Arc<Line>>,
-    /// Made when the first batch is refused.
-    alone: Mutex<Option<Arc<Line>>>,
+    /// Of the line of records that go together.
+    renewals: Mutex<Renewals>,
+    alone: Mutex<Alone>,
     /// Replaced, and not yet closed.
     retired: Mutex<Vec<Arc<Line>>>,
-    renewals: Mutex<Renewals>,
     may_publish: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -231,8 +247,8 @@ impl Publisher {
     ) -> Result<Self, kafka::Error> {
         let made = line(&reports, &settings, &kafka_metrics, &contact, Mode::Together)?;
         let together = RwLock::new(Arc::new(made));
-        let (alone, retired, renewals) = (Mutex::new(None), Mutex::new(Vec::new()), Mutex::default());
-        Ok(Self { reports, settings, kafka_metrics, contact, together, alone, retired, renewals, may_publish })
+        let (renewals, alone, retired) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { reports, settings, kafka_metrics, contact, together, renewals, alone, retired, may_publish })
     }
 
     pub fn may_publish(&self) -> bool {
@@ -275,46 +291,46 @@ impl Publisher {
     }
 
     /// Makes a new producer when the one there is has failed for good, or has lost track of a partition.
+    ///
+    /// # Errors
+    /// When no new producer can be made.
     pub fn mend(&self) -> Result<(), kafka::Error> {
-        let line = self.current();
-        if let Some(reason) = line.producer.fatal() {
-            if self.is_renewal_due() {
-                tracing::warn!(reason, "the producer failed; making a new one");
-                self.replace(Retire::All)?;
-            }
-        } else if line.producer.is_stuck() && self.contact.is_held() && self.is_renewal_due() {
-            tracing::warn!("the producer has lost track of a partition's leader; making a new one");
-            self.replace(Retire::Queue)?;
-        }
         self.mend_alone();
-        Ok(())
-    }
-
-    fn is_renewal_due(&self) -> bool {
+        let line = self.current();
+        let Some((reason, retire)) = self.defect(&line) else { return Ok(()) };
         let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
-        renewals.begin(self.contact.acknowledged_count(), clock::monotonic())
+        let (has_worked, now) = (line.has_worked(), clock::monotonic());
+        if renewals.is_due(has_worked, now) && self.replace(&line, retire)? {
+            renewals.made(has_worked, now);
+            tracing::warn!(reason, "the producer failed; a new one was made");
+        }
+        Ok(())
     }
 
     /// The next record that is to go alone gets a new producer.
     fn mend_alone(&self) {
-        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(producer) = alone.as_ref().map(|line| &line.producer) else { return };
-        let retire = match producer.fatal() {
-            Some(reason) => {
-                tracing::warn!(reason, "the producer of records that go alone failed; making a new one");
-                Retire::All
-            }
-            // What is on its way may be acknowledged yet.
-            None if producer.is_stuck() => {
-                tracing::warn!("the producer of records that go alone has lost track of a partition's leader; making a new one");
-                Retire::Queue
-            }
-            None => return,
-        };
-        let line = alone.take();
-        drop(alone);
-        if let Some(line) = line {
+        let mut alone = self.alone();
+        let Some(line) = alone.line.clone() else { return };
+        let Some((reason, retire)) = self.defect(&line) else { return };
+        let (has_worked, now) = (line.has_worked(), clock::monotonic());
+        if alone.renewals.is_due(has_worked, now) {
+            alone.renewals.made(has_worked, now);
+            alone.line = None;
+            drop(alone);
+            tracing::warn!(reason, "the producer of records that go alone failed; a new one is made for the next of them");
             self.retire(line, retire);
+        }
+    }
+
+    /// Why another producer must take this one's place, and what is to become of its records.
+    fn defect(&self, line: &Line) -> Option<(String, Retire)> {
+        match line.producer.fatal() {
+            Some(reason) => Some((reason, Retire::All)),
+            // What is on its way may be acknowledged yet.
+            None if line.producer.is_stuck() && self.contact.is_held() => {
+                Some(("it has lost track of a partition's leader".to_owned(), Retire::Queue))
+            }
+            None => None,
         }
     }
 
@@ -324,31 +340,31 @@ impl Publisher {
     /// # Errors
     /// When no new producer can be made.
     pub async fn check(&self) -> Result<(), kafka::Error> {
-        // Acknowledgements are counted for all producers together, and nearly all are of this one. What it has does not tell that the other one is well.
-        if self.is_unanswered(&self.current(), self.contact.acknowledged_count()).await {
-            tracing::warn!("no broker answers the producer, though Kafka is there; making a new one");
-            self.replace(Retire::All)?;
+        let line = self.current();
+        if self.is_unanswered(&line).await && self.replace(&line, Retire::All)? {
+            tracing::warn!("no broker answered the producer, though Kafka is there; a new one was made");
         }
-        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(alone) = alone else { return Ok(()) };
-        if self.is_unanswered(&alone, 0).await {
-            tracing::warn!("no broker answers the producer of records that go alone, though Kafka is there; making a new one");
+        let Some(line) = self.alone().line.clone() else { return Ok(()) };
+        if self.is_unanswered(&line).await {
             // Unless another one has taken its place meanwhile.
-            let line = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take_if(|line| Arc::ptr_eq(line, &alone));
-            if let Some(line) = line {
+            let taken = self.alone().line.take_if(|current| Arc::ptr_eq(current, &line));
+            if let Some(line) = taken {
+                tracing::warn!(
+                    "no broker answered the producer of records that go alone, though Kafka is there; a new one is made for the next of them"
+                );
                 self.retire(line, Retire::All);
             }
         }
         Ok(())
     }
 
-    async fn is_unanswered(&self, line: &Line, acknowledged: u64) -> bool {
-        self.is_suspect(line, acknowledged) && !line.producer.is_answered(ANSWER_DEADLINE).await && self.contact.is_held()
+    async fn is_unanswered(&self, line: &Line) -> bool {
+        self.is_suspect(line) && !line.producer.is_answered(ANSWER_DEADLINE).await && self.contact.is_held()
     }
 
-    /// True at most once in [`PULSE_MAX`]: for so long records have waited, and no more were `acknowledged`.
-    fn is_suspect(&self, line: &Line, acknowledged: u64) -> bool {
-        let now = clock::monotonic();
+    /// True at most once in [`PULSE_MAX`]: for so long records have waited, and no more were acknowledged.
+    fn is_suspect(&self, line: &Line) -> bool {
+        let (acknowledged, now) = (line.acknowledged(), clock::monotonic());
         let mut pulse = line.pulse.lock().unwrap_or_else(PoisonError::into_inner);
         let is_alive = acknowledged != pulse.acknowledged || line.producer.in_flight() == 0 || !self.contact.is_held();
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
@@ -363,11 +379,12 @@ impl Publisher {
     /// # Errors
     /// When no new producer can be made.
     pub fn purge(&self) -> Result<(), kafka::Error> {
-        let alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let alone = self.alone().line.take();
         if let Some(line) = alone {
             self.retire(line, Retire::All);
         }
-        self.replace(Retire::All)
+        while !self.replace(&self.current(), Retire::All)? {}
+        Ok(())
     }
 
     /// Closes the producers that were replaced and have nothing left to report. To be called now and then.
@@ -387,7 +404,7 @@ impl Publisher {
     pub fn is_deaf(&self) -> bool {
         let is_deaf = |line: &Arc<Line>| line.producer.is_deaf();
         is_deaf(&self.current())
-            || self.alone.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_deaf)
+            || self.alone().line.as_ref().is_some_and(is_deaf)
             || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
     }
 
@@ -396,15 +413,19 @@ impl Publisher {
         self.current().producer.preload(topics, deadline).await
     }
 
-    fn replace(&self, retire: Retire) -> Result<(), kafka::Error> {
+    /// Puts a new producer in the place of `old`; false when another one has taken it already.
+    fn replace(&self, old: &Arc<Line>, retire: Retire) -> Result<bool, kafka::Error> {
         let new = Arc::new(line(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Together)?);
-        let old = std::mem::replace(&mut *self.together.write().unwrap_or_else(PoisonError::into_inner), new);
-        self.retire(old, retire);
-        Ok(())
+        let mut current = self.together.write().unwrap_or_else(PoisonError::into_inner);
+        let is_current = Arc::ptr_eq(&current, old);
+        let replaced = if is_current { std::mem::replace(&mut *current, new) } else { new };
+        drop(current);
+        self.retire(replaced, retire);
+        Ok(is_current)
     }
 
     fn retire(&self, line: Arc<Line>, retire: Retire) {
-        line.is_retired.store(true, Ordering::Relaxed);
+        line.marks.is_retired.store(true, Ordering::Relaxed);
         match retire {
             Retire::All => line.producer.purge(),
             Retire::Queue => line.producer.purge_queue(),
@@ -443,13 +464,27 @@ impl Publisher {
     }
 
     fn line_alone(&self) -> Result<Arc<Line>, kafka::Error> {
-        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = alone.as_ref() {
+        let mut alone = self.alone();
+        if let Some(line) = &alone.line {
             return Ok(Arc::clone(line));
         }
         let made = Arc::new(line(&self.reports, &self.settings, &self.kafka_metrics, &self.contact, Mode::Alone)?);
-        *alone = Some(Arc::clone(&made));
+        alone.line = Some(Arc::clone(&made));
         Ok(made)
+    }
+
+    fn alone(&self) -> MutexGuard<'_, Alone> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn acknowledged(&self) -> u64 {
+        self.marks.acknowledged.load(Ordering::Relaxed)
+    }
+
+    fn has_worked(&self) -> bool {
+        self.acknowledged() > 0
     }
 }
 
@@ -461,14 +496,17 @@ fn line(
     mode: Mode,
 ) -> Result<Line, kafka::Error> {
     let (on_report, clock) = (Arc::clone(reports), Arc::clone(&reports.clock));
-    let is_retired = Arc::new(AtomicBool::new(false));
-    let was_retired = Arc::clone(&is_retired);
-    let hooks = Hooks::new(
-        move |report| on_report.take_in(report, was_retired.load(Ordering::Relaxed)),
-        move || clock.now().unwrap_or_default(),
-    );
+    let marks = Arc::new(Marks::default());
+    let marked = Arc::clone(&marks);
+    let take_in = move |report: Report| {
+        if matches!(report.fate, Fate::Acknowledged(_)) {
+            marked.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        on_report.take_in(report, marked.is_retired.load(Ordering::Relaxed));
+    };
+    let hooks = Hooks::new(take_in, move || clock.now().unwrap_or_default());
     let producer = Producer::new(settings, mode, contact.clone(), metrics.clone(), hooks)?;
-    Ok(Line { producer, is_retired, pulse: Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() }) })
+    Ok(Line { producer, marks, pulse: Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() }) })
 }
 
 /// The low half is the place in the batch, the high half the slot.

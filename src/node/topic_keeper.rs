@@ -70,9 +70,9 @@ impl TopicKeeper {
     }
 
     async fn mend(&self) -> Result<(), kafka::Error> {
-        self.publisher.mend()?;
-        self.publisher.check().await?;
-        self.publisher.publish_alone()
+        // What fails for one producer must not keep the other from its turn.
+        let (mended, checked) = (self.publisher.mend(), self.publisher.check().await);
+        mended.and(checked).and(self.publisher.publish_alone())
     }
 
     async fn act(&self, action: Action) {
@@ -99,7 +99,7 @@ impl TopicKeeper {
             }
             Action::Denied(topic, left) => {
                 let left_s = left.as_secs();
-                tracing::warn!(%topic, left_s, "Kafka has no such topic any more; its tasks become dead letters then, unless it is made again");
+                tracing::warn!(%topic, "Kafka has no such topic any more; unless it is made again its tasks become dead letters in {left_s} s");
             }
             Action::Gone(topic) => {
                 tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters");

@@ -128,8 +128,9 @@ pub(super) struct Place {
 }
 
 /// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name says from then on: the line may go before it. An entry that
-/// somebody else holds is passed by, for a replacement locks it first and the row behind it: it finds the row gone, and puts another task in its place. A follow-up's row is deleted only while `task_follow` names it and says that it was never
-/// sent: that entry changes only in the settle of a claim of that same row, so it is as true as the row is there.
+/// somebody else holds is passed by, for a replacement locks it first and the row behind it: it finds the row gone, and puts another task in its place. A
+/// follow-up's row is deleted only while `task_follow` names it and says that it was never sent: that entry changes only in the settle of a claim of that same
+/// row, so it is as true as the row is there.
 macro_rules! cancel_in {
     ($table:literal) => {
         concat!(

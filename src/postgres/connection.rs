@@ -192,8 +192,23 @@ impl Connection {
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
+        self.open().await?;
+        self.run_in_session(what, statement).await
+    }
+
+    /// Like `run`, but never on a new connection: what the session holds, such as a lock, is still held.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] when the session has ended.
+    pub async fn run_in_session<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    {
         let deadline = self.purpose.deadline;
-        let connection = self.open().await?;
+        let Some(connection) = self.open.as_mut() else {
+            return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Fact("the session has ended") });
+        };
+        self.used_at = clock::monotonic();
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
         self.took(what, deadline);
         // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.

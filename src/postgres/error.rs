@@ -112,6 +112,11 @@ impl Error {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
+    /// True when the server took the statement and did not come to its end in time, or was told to cancel it.
+    pub fn is_slow(&self) -> bool {
+        self.code().as_deref() == Some("57014") || matches!(self, Self::Unavailable { source: Cause::Deadline(_), .. })
+    }
+
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unavailable { source, .. }

@@ -3,7 +3,7 @@
 //! An entry is free when it has expired *and* its task is final. A task that is still pending then (its topic was away for a day) keeps its name: its entry is
 //! prolonged by whoever comes across it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
@@ -42,8 +42,9 @@ pub struct Entry {
 }
 
 /// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are stored: never change one.
-pub(super) const DEAD: i16 = Outcome::DEAD;
-pub(super) const CANCELLED: i16 = 4;
+const DEAD: i16 = Outcome::DEAD;
+/// As the cancel writes it.
+const CANCELLED: i16 = 4;
 
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,21 +150,16 @@ impl Names {
         let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
         self.pool
             .run("look up names", async |open| {
-                let rows = sqlx::query(ENTRIES).bind(&topics).bind(&names).fetch_all(&mut *open).await?;
-                let mut entries: Vec<Option<Entry>> = vec![None; wanted.len()];
-                for row in &rows {
-                    let position: i64 = row.try_get("position")?;
-                    let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
-                    *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? = Some(entry_of(row)?);
-                }
+                let mut entries = entries_of(open, &topics, &names).await?;
                 if entries.iter().flatten().any(|entry| entry.is_expired) {
                     self.free_of(open, &topics, &names).await?;
-                    // Freed or prolonged, it is another story: asked again.
+                    // Freed, or prolonged because its task is pending.
+                    entries = entries_of(open, &topics, &names).await?;
                     entries.iter_mut().for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
                 }
                 let found: Vec<Entry> = entries.iter().flatten().copied().collect();
-                let states = states_of(open, &found).await?;
-                let known = |entry: Entry| Known { id: entry.id, state: state_of(&states, entry) };
+                let traces = traces_of(open, &found).await?;
+                let known = |entry: Entry| Known { id: entry.id, state: state_of(&traces, entry) };
                 Ok(entries.into_iter().map(|entry| entry.map(known)).collect())
             })
             .await
@@ -212,37 +208,64 @@ pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
     })
 }
 
-async fn states_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashSet<(Uuid, &'static str)>, sqlx::Error> {
-    let mut states = HashSet::new();
+/// The entries of names, in the order of the names; `None` for a name without one.
+async fn entries_of(open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Vec<Option<Entry>>, sqlx::Error> {
+    let mut entries: Vec<Option<Entry>> = vec![None; names.len()];
+    for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
+        let position: i64 = row.try_get("position")?;
+        let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
+        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? = Some(entry_of(row)?);
+    }
+    Ok(entries)
+}
+
+/// Where something of a task was found; what tells most comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Trace {
+    Scheduled,
+    Claimed,
+    Cancelled,
+    Dead,
+    /// It was deferred, and is not final.
+    Follow,
+}
+
+impl Trace {
+    fn state(self) -> TaskState {
+        match self {
+            Self::Scheduled | Self::Follow => TaskState::Scheduled,
+            Self::Claimed => TaskState::Claimed,
+            Self::Cancelled => TaskState::Cancelled,
+            Self::Dead => TaskState::Dead,
+        }
+    }
+}
+
+/// What was found of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by their first ids.
+async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
+    let mut traces = HashMap::new();
     if entries.is_empty() {
-        return Ok(states);
+        return Ok(traces);
     }
     let rows: Vec<Uuid> = entries.iter().map(|entry| entry.row.uuid()).collect();
     let firsts: Vec<Uuid> = entries.iter().map(|entry| entry.id.uuid()).collect();
     let found = sqlx::query(STATES).bind(rows).bind(shards_of(entries.iter().map(|entry| entry.row))).bind(firsts);
     for row in found.fetch_all(open).await? {
-        let state = match row.try_get("state")? {
-            "scheduled" => "scheduled",
-            "claimed" => "claimed",
-            "cancelled" => "cancelled",
-            "dead" => "dead",
-            _ => "follow",
+        let trace = match row.try_get("state")? {
+            "scheduled" => Trace::Scheduled,
+            "claimed" => Trace::Claimed,
+            "cancelled" => Trace::Cancelled,
+            "dead" => Trace::Dead,
+            _ => Trace::Follow,
         };
-        states.insert((row.try_get("id")?, state));
+        traces.entry(row.try_get("id")?).and_modify(|known: &mut Trace| *known = trace.min(*known)).or_insert(trace);
     }
-    Ok(states)
+    Ok(traces)
 }
 
-fn state_of(states: &HashSet<(Uuid, &'static str)>, entry: Entry) -> TaskState {
-    let is = |id: TaskId, state: &'static str| states.contains(&(id.uuid(), state));
-    match () {
-        () if is(entry.row, "scheduled") => TaskState::Scheduled,
-        () if is(entry.row, "claimed") => TaskState::Claimed,
-        () if is(entry.id, "cancelled") => TaskState::Cancelled,
-        () if is(entry.id, "dead") => TaskState::Dead,
-        () if is(entry.id, "follow") => TaskState::Scheduled,
-        () => entry.outcome.unwrap_or(TaskState::Published),
-    }
+fn state_of(traces: &HashMap<Uuid, Trace>, entry: Entry) -> TaskState {
+    let found = [entry.row, entry.id].iter().filter_map(|id| traces.get(&id.uuid())).min();
+    found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
 }
 
 fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {

@@ -107,7 +107,7 @@ impl Retirer {
     }
 
     /// One node at a time, for as long as its session lasts.
-    async fn lock(&mut self) -> Result<bool, Error> {
+    pub async fn lock(&mut self) -> Result<bool, Error> {
         let lock = retire_lock(self.parent);
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar("-- lock for retiring\nselect pg_try_advisory_lock($1, $2)")
@@ -123,7 +123,11 @@ impl Retirer {
         let statement = async |open: &mut PgConnection| {
             sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()").execute(open).await.map(|_done| ())
         };
-        if self.detach.is_open() { self.detach.run("give the lock for retiring back", statement).await } else { Ok(()) }
+        if self.detach.is_open() {
+            self.detach.run_in_session("give the lock for retiring back", statement).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the detach is worth it; a leaf is emptied, so that its space is free at once.
@@ -145,11 +149,11 @@ impl Retirer {
         }
     }
 
-    /// The partition is part of nothing from now on.
+    /// The partition is part of nothing from now on. In the session that has the lock, or not at all.
     pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
         let name = partition.name();
         let statement = format!("alter table {} detach partition {name} concurrently", partition.parent.table());
-        self.detach.run(&format!("detach {name}"), async |open| execute(open, statement).await).await
+        self.detach.run_in_session(&format!("detach {name}"), async |open| execute(open, statement).await).await
     }
 
     /// Ends a detach that was cut off. To be cut off itself does no harm, so it has a deadline, for it holds a lock that makes new leaves wait.

@@ -58,6 +58,10 @@ pub enum MigrateError {
     Refused(#[from] Refused),
     #[error("this program is older than the schema (version {0}): use the newer program")]
     Newer(i64),
+    #[error(
+        "version {0} of the schema is another one than this program's: a version of the program made it that was never released. Make a new database"
+    )]
+    Unreleased(i64),
     #[error("the storage of another program version: {0}")]
     Mismatch(String),
 }
@@ -100,6 +104,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
         sqlx::migrate::MigrateError::Execute(source) | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
             MigrateError::Postgres(Error::new("migrate", source.into()))
         }
+        sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::Unreleased(version),
         other => MigrateError::Mismatch(other.to_string()),
     })
 }
@@ -182,6 +187,19 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
     Ok(made)
 }
 
+/// Who owns the tables, when this role may not do what only an owner may.
+async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Error> {
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query_scalar(
+            "-- does somebody else own the tables
+            select pg_get_userbyid(relowner)::text from pg_class where oid = to_regclass('task') and not pg_has_role(relowner, 'usage')",
+        )
+        .fetch_optional(open)
+        .await
+    };
+    connection.run("see who owns the tables", statement).await
+}
+
 /// Why a node may not start on this database.
 #[derive(Debug, ThisError)]
 pub enum CheckError {
@@ -198,6 +216,10 @@ pub enum CheckError {
     Newer { applied: i64 },
     #[error(transparent)]
     Refused(#[from] Refused),
+    #[error(
+        "the tables belong to the role {owner}, and this one is no member of it: partitions could be neither made nor dropped. See \"Rights\" in docs/operations.md"
+    )]
+    NotOwner { owner: String },
 }
 
 /// What a node may start with.
@@ -219,6 +241,9 @@ pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
         None => return Err(CheckError::NoSchema),
         Some(&applied) if applied < needed => return Err(CheckError::Older { applied, needed }),
         Some(_) => {}
+    }
+    if let Some(owner) = foreign_owner(&mut connection).await? {
+        return Err(CheckError::NotOwner { owner });
     }
     let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
     let cluster = cluster.with(ClusterWishes::default()).map_err(Refused::Invalid)?;

@@ -232,8 +232,8 @@ from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $
 where b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
-/// One batch with follow-ups, dead letters, the end of a later attempt or names to keep: everything hangs on the row that was updated, so that neither a zombie's settle nor
-/// a repeated one makes a second follow-up.
+/// One batch with follow-ups, dead letters, the end of a later attempt or names to keep: everything hangs on the row that was updated, so that neither a
+/// zombie's settle nor a repeated one makes a second follow-up.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch

@@ -3,6 +3,7 @@
 use std::io;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How the logs look and what gets into them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +30,15 @@ pub struct Wrong {
 impl Settings {
     /// `filter` is a level or a list of `target=level`; `format` is `text` or `json`.
     pub fn new(filter: &str, format: &str) -> Result<Self, Wrong> {
-        EnvFilter::try_new(filter).map_err(|error| Wrong { flag: "--log", text: format!("`{filter}` is no filter: {error}") })?;
+        let wrong = |text: String| Wrong { flag: "--log", text };
+        // What is no level would be taken for the name of a part of the program, and all other lines would be missing without a word.
+        let mut bare = filter.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '[']));
+        if let Some(other) = bare.find(|directive| directive.is_empty() || directive.parse::<LevelFilter>().is_err()) {
+            return Err(wrong(format!(
+                "`{other}` is no level: error, warn, info, debug, trace, off; of one part it is target=level"
+            )));
+        }
+        EnvFilter::try_new(filter).map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
         let format = match format.trim() {
             "text" | "" => Format::Text,
             "json" => Format::Json,
@@ -37,11 +46,23 @@ impl Settings {
         };
         Ok(Self { filter: filter.to_owned(), format })
     }
+
+    /// A level alone is that of this program and its Kafka client: the libraries' own lines would bury them.
+    fn directives(&self) -> String {
+        match self.filter.trim().parse::<LevelFilter>() {
+            Ok(level) if level > LevelFilter::WARN => format!("warn,punctual={level},librdkafka={level}"),
+            _ => self.filter.clone(),
+        }
+    }
 }
 
 /// Starts the logs of this process; when they were started before, nothing changes.
 pub fn start(settings: &Settings) {
-    let lines = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(&settings.filter)).with_writer(io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(settings.directives()))
+        .with_writer(io::stderr)
+        // A line that cannot be written would be told of on the same stderr, with a panic: whoever reads the logs may go, and the node must not go with them.
+        .log_internal_errors(false);
     let started = match settings.format {
         Format::Text => lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
         Format::Json => lines.json().flatten_event(true).with_current_span(false).try_init(),
@@ -61,5 +82,17 @@ mod tests {
         assert!(Settings::new("info,punctual::node=debug", "json").is_ok());
         assert_eq!(Settings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag), Err("--log"));
         assert_eq!(Settings::new("info", "xml").map_err(|wrong| wrong.flag), Err("--log-format"));
+        for silent in ["warning", "verbose", "", "info,loud", "punctual"] {
+            let wrong = Settings::new(silent, "text").unwrap_err();
+            assert!(wrong.flag == "--log" && wrong.text.contains("is no level: error, warn, info"), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_level_alone_is_that_of_this_program() {
+        let directives = |filter: &str| Settings::new(filter, "text").unwrap().directives();
+        assert_eq!(directives("debug"), "warn,punctual=debug,librdkafka=debug");
+        assert_eq!(directives("error"), "error");
+        assert_eq!(directives("trace,h2=info"), "trace,h2=info");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::plan::Operation;
+use super::plan::{Kind, Operation};
 
 /// The topics of a run, by their indexes: one that nothing is done to, and one for each operation on a topic.
 pub const STEADY: usize = 0;
@@ -150,6 +150,18 @@ pub struct Topic {
     pub absences: Vec<(i64, i64)>,
     /// From just before it took smaller records only to just after it took all again.
     pub limits: Vec<(i64, i64)>,
+}
+
+/// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
+const UNREAD_MAX_MS: i64 = 15_000;
+
+impl Topic {
+    /// True when the topic was deleted so soon after `at` that the consumer may not have come to it, not counting the time that Kafka was away.
+    pub fn may_be_unread(&self, at: i64, spans: &[Span]) -> bool {
+        let stops = spans.iter().filter(|span| matches!(span.operation.kind, Kind::KafkaStop | Kind::KafkaKill));
+        let away = |until: i64| -> i64 { stops.clone().map(|span| (span.end.min(until) - span.begin.max(at)).max(0)).sum() };
+        self.absences.iter().any(|(begin, end)| at <= *end && *begin - at - away(*begin) < UNREAD_MAX_MS)
+    }
 }
 
 impl Line {

@@ -11,8 +11,6 @@ use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, Ve
 use super::names;
 use super::plan::Kind;
 
-/// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
-const UNREAD_MAX_MS: i64 = 15_000;
 /// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
@@ -306,10 +304,9 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// True when the topic was deleted so soon after `at` that the consumer may not have come to it.
     fn may_be_unread(&self, line: &Line, at: i64) -> bool {
         let topic = self.topic_of(line).map(|topic| &self.history.topics[topic]);
-        topic.is_some_and(|topic| topic.absences.iter().any(|(begin, end)| at <= *end && *begin - at < UNREAD_MAX_MS))
+        topic.is_some_and(|topic| topic.may_be_unread(at, &self.history.spans))
     }
 
     fn check_withdrawn(&mut self, id: Uuid, task: &Traces<'a>) {
@@ -439,7 +436,7 @@ impl<'a> Case<'a> {
         id.and_then(|id| self.tasks.get(&id)).and_then(Traces::state)
     }
 
-    /// Rule 8: a fault proves something only while there is something to break.
+    /// Rule 10: a fault proves something only while there is something to break.
     fn check_stakes(&mut self, is_whole: bool) {
         for span in &self.history.spans {
             let kind = span.operation.kind;

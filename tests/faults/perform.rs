@@ -149,14 +149,15 @@ async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
 
 /// Kills the backend of a claim loop as the kernel would when memory runs out: Postgres then ends all the others and recovers.
 async fn crash_postgres(field: &Field) {
-    let pid = eventually_some("a claim loop has a backend", RESTART_DEADLINE, async || {
+    // Its node may be killed or cut off just now: then it is gone, and another one is taken.
+    let pid = eventually_some("the backend of a claim loop is killed", RESTART_DEADLINE, async || {
         let query =
             "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim' limit 1";
-        sqlx::query_scalar::<_, i32>(query).fetch_optional(&field.cluster.sql).await.ok().flatten()
+        let pid = sqlx::query_scalar::<_, i32>(query).fetch_optional(&field.cluster.sql).await.ok().flatten()?;
+        let status = tokio::process::Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status().await;
+        status.is_ok_and(|status| status.success()).then_some(pid)
     })
     .await;
-    let status = tokio::process::Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status().await;
-    assert!(status.is_ok_and(|status| status.success()), "kill -9 of the backend {pid}");
     eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
         // The pool may have been given a connection that was about to end; whoever answers now is of after the crash.
         let alive = sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1").bind(pid);

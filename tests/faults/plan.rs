@@ -171,7 +171,8 @@ impl Kind {
             Self::FreezeNode => (500, 5000, 300),
             Self::PostgresStop | Self::PostgresImmediate => (200, 1500, 1200),
             Self::PostgresCrash => (0, 0, 1000),
-            Self::DiskFull => (700, 2000, 300),
+            // Shorter than the session TTL: a node whose heartbeats alone do not fit in must not seem dead.
+            Self::DiskFull => (700, 1200, 300),
             Self::KafkaStop => (200, 1000, 5500),
             Self::KafkaKill => (200, 1000, 5500),
             Self::TopicUnavailable => (2000, 6500, 500),

@@ -160,7 +160,8 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
         .iter()
         .filter_map(|line| {
             let topic = topics.iter().position(|topic| Some(&topic.name) == line.topic.as_ref())?;
-            let (partition, offset) = line.position.filter(|_| topics[topic].absences.is_empty())?;
+            let is_excused = line.published_at.is_none_or(|at| topics[topic].may_be_unread(at, &spans));
+            let (partition, offset) = line.position.filter(|_| !is_excused)?;
             Some((topic, partition, offset))
         })
         .collect();

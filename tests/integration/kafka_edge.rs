@@ -106,7 +106,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     let narrow = topic(&bootstrap, "edge-narrow", 1, &[("max.message.bytes", "2000")]).await;
     let wide = topic(&bootstrap, "edge-wide", 1, &[("max.message.bytes", "10000000")]).await;
     // Long enough for all of them to meet in one batch.
-    let settings = settings(&bootstrap, &[("linger.ms", "100")]);
+    let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
     let mut edge = Edge::new(&settings, Mode::Together);
     edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(5)).await;
     edge.send(&plain_batch(&narrow, 50, 500));
@@ -143,7 +143,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
 async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_are_not() {
     let bootstrap = bootstrap();
     let compacted = topic(&bootstrap, "edge-compacted", 1, &[("cleanup.policy", "compact")]).await;
-    let settings = settings(&bootstrap, &[("linger.ms", "100")]);
+    let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
     let mut edge = Edge::new(&settings, Mode::Together);
     edge.producer.preload(vec![compacted.clone()], Duration::from_secs(5)).await;
     let keyed: Parts<'_> = (Some(b"k"), Some(b"v"), Headers::default());
@@ -202,7 +202,8 @@ async fn a_producer_whose_reports_nobody_takes_in_any_more_says_so() {
 async fn a_full_queue_is_told_and_takes_records_again() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-full", 1, &[]).await;
-    let few = punctual::kafka::Settings { records_in_flight_max: 10, ..settings(&bootstrap, &[("linger.ms", "200")]) };
+    let linger = Duration::from_millis(200);
+    let few = punctual::kafka::Settings { records_in_flight_max: 10, linger, ..settings(&bootstrap, &[]) };
     let mut edge = Edge::new(&few, Mode::Together);
     edge.send(&plain_batch(&topic, 10, 10));
     let batch = plain_batch(&topic, 1, 10);

@@ -241,10 +241,10 @@ async fn what_a_cancel_of_many_says_is_true_while_claims_run() {
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let start = now_ms() + 1500;
-    let tasks: Vec<Value> = (0..4000).map(|n| json!({ "topic": topic, "due_at": start + n, "payload_text": "x" })).collect();
+    let tasks: Vec<Value> = (0..4000).map(|n| json!({ "topic": topic, "due_at": start + 2 * n, "payload_text": "x" })).collect();
     node.api().submit_all(&tasks).await;
     // Half of them, while they are being claimed.
-    crate::support::wait::until(start + 1500).await;
+    crate::support::wait::until(start + 3000).await;
     let (cancelled, has_more) = cancel_many(node.api(), &json!({ "topic": topic })).await;
     assert!(!has_more);
     cluster.wait_final(4000, Duration::from_secs(30)).await;

@@ -11,7 +11,9 @@ use crate::support::proxy::{Proxy, Target};
 use crate::support::{Stack, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
-const SOON: Duration = Duration::from_secs(20);
+/// Of those who are timed: a disk that stands still for half a TTL makes a node be observed anew, and that is no fault.
+const LONG_TTL: Duration = Duration::from_secs(6);
+const SOON: Duration = Duration::from_secs(30);
 
 fn standing_of(node: &Node, other: &Node) -> &'static str {
     node.standing().nodes.iter().find(|view| view.id == other.id).map_or("unknown", |view| view.standing)
@@ -42,7 +44,7 @@ async fn two_and_three_nodes_split_the_shards_within_the_cap() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shards_of_a_killed_node_are_taken_over_within_a_ttl_and_a_second() {
-    let cluster = Cluster::new(TTL).await;
+    let cluster = Cluster::new(LONG_TTL).await;
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
@@ -58,14 +60,14 @@ async fn the_shards_of_a_killed_node_are_taken_over_within_a_ttl_and_a_second() 
     };
     let (taken_over, notified) = tokio::join!(first.wait_for_shards(64, SOON), notified);
     // Without the key in etcd it would be three TTL. tests/timing measures it on a quiet machine.
-    assert!(taken_over < TTL * 2, "{taken_over:?}");
-    assert!(notified < TTL * 2, "{notified:?}");
+    assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
+    assert!(notified < LONG_TTL * 2, "{notified:?}");
     assert_eq!(first.metric("punctual_nodes_declared_dead_total"), 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_leaves_is_out_at_once_and_goes_on_to_beat() {
-    let cluster = Cluster::new(TTL).await;
+    let cluster = Cluster::new(LONG_TTL).await;
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
@@ -74,7 +76,7 @@ async fn a_node_that_leaves_is_out_at_once_and_goes_on_to_beat() {
     assert_eq!(second.standing().mine, []);
     first.wait_for_shards(64, SOON).await;
     let taken_over = clock::monotonic().since(from);
-    assert!(taken_over < TTL, "{taken_over:?}");
+    assert!(taken_over < LONG_TTL, "{taken_over:?}");
     assert_eq!(standing_of(&first, &second), "left");
     let (counter, ..) = cluster.row(second.id).await.unwrap();
     eventually("it beats on for what it still holds", SOON, async || cluster.row(second.id).await.unwrap().0 > counter + 10)
@@ -101,7 +103,7 @@ async fn an_etcd_that_drops_all_sessions_at_once_moves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_it_goes_on() {
-    let cluster = Cluster::new(TTL).await;
+    let cluster = Cluster::new(LONG_TTL).await;
     let mut proxy = Proxy::closed(Target::postgres(&Stack::shared())).await;
     proxy.open().await;
     let first = cluster.node("first");
@@ -113,7 +115,7 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     proxy.close().await;
     // It ends its own session, so nobody has to wait for three TTL.
     let taken_over = first.wait_for_shards(64, SOON).await;
-    assert!(taken_over < TTL * 2, "{taken_over:?}");
+    assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(!trust.holds(0));
     assert_eq!(second.standing().mine.len(), 32, "it cannot know, and does no harm");
     assert_eq!(second.standing().missing[0].what, "postgres");
@@ -139,12 +141,12 @@ async fn a_node_that_was_declared_dead_revives_itself_and_asks_which_batches_are
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_claim_loop_stands_still_stops_beating_and_is_replaced() {
-    let cluster = Cluster::new(TTL).await;
+    let cluster = Cluster::new(LONG_TTL).await;
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.progress.tick(0);
     // Fifteen seconds until it counts as wedged, a TTL until its session ends. Did it not end it, it would be three TTL.
-    first.wait_for_shards(64, Duration::from_secs(23)).await;
+    first.wait_for_shards(64, Duration::from_secs(30)).await;
     assert_eq!(standing_of(&first, &second), "dead");
     second.progress.tick(0);
     first.wait_for_shards(32, SOON).await;
@@ -171,7 +173,7 @@ async fn a_node_without_brokers_gives_its_shards_away_while_others_have_contact(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_over_when_it_is_dead() {
-    let cluster = Cluster::new(Duration::from_secs(2)).await;
+    let cluster = Cluster::new(Duration::from_secs(4)).await;
     let first = cluster.node_without_etcd("first");
     first.wait_for_shards(64, SOON).await;
     let second = cluster.node_without_etcd("second");
@@ -196,10 +198,10 @@ async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_ov
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_etcd_a_node_takes_over_at_once_from_one_that_has_left() {
-    let cluster = Cluster::new(TTL).await;
+    let cluster = Cluster::new(LONG_TTL).await;
     let first = cluster.node_without_etcd("first");
     first.wait_for_shards(64, SOON).await;
     assert!(first.membership.leave(SOON).await);
     let taken_over = cluster.node_without_etcd("second").wait_for_shards(64, SOON).await;
-    assert!(taken_over < TTL, "{taken_over:?}");
+    assert!(taken_over < LONG_TTL, "{taken_over:?}");
 }

@@ -79,9 +79,16 @@ async fn see_members_in_silence(cluster: &Cluster) {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::to_owned).expect("the metric is there")
     };
     eventually("it sees the members", DEADLINE, async || metric("punctual_etcd_watch_up").await == "1").await;
-    let (before, began_at) = (metric("punctual_etcd_failures_total").await, now_ms());
-    eventually("4 s of silence", DEADLINE, async || now_ms() > began_at + 4000).await;
-    assert_eq!(metric("punctual_etcd_failures_total").await, before, "the view of the members was lost");
+    let (mut failures, mut since) = (metric("punctual_etcd_failures_total").await, now_ms());
+    // A disk that stands still may cost a view or two. One that is lost for want of news is lost each 1.6 s.
+    eventually("the members are seen for 4 s on end", DEADLINE, async || {
+        let count = metric("punctual_etcd_failures_total").await;
+        if count != failures {
+            (failures, since) = (count, now_ms());
+        }
+        now_ms() > since + 4000
+    })
+    .await;
 }
 
 async fn check(cluster: &Cluster, ledger: &Ledger, consumer: &crate::support::Consumer, service: &str) {

@@ -1,12 +1,16 @@
 //! Settings that are wrong, servers that are not there, and a database that is not ready for it.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
+
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::support::node::program;
 use crate::support::proxy::{Proxy, Target};
 use crate::support::wait::look_for;
-use crate::support::{Cluster, Node, Stack, Wishes, eventually};
+use crate::support::{Api, Cluster, Node, Stack, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -183,4 +187,42 @@ async fn waits_for(node: &Node, servers: &[&str]) {
     });
     let is_found = found.await.is_some();
     assert!(is_found, "/readyz should name {servers:?}, it names {named:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
+    let cluster = Cluster::start("not-owner").await;
+    let (role, name) = (format!("guest_{}", cluster.database.name), &cluster.name);
+    let statement = format!("create role {role} login; grant all on all tables in schema public to {role}");
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&cluster.sql).await.unwrap();
+    let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
+    assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
+    let output = run(&["serve", "--database-url", &url, "--kafka", &cluster.stack.kafka, "--cluster", name]).await;
+    let statement = format!("drop owned by {role}; drop role {role}");
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&cluster.sql).await.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    assert!(errors(&output).contains("belong to the role punctual"), "{}", errors(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_outlives_whoever_reads_its_log() {
+    let cluster = Cluster::start("no-reader").await;
+    let arguments = ["--database-url", &cluster.database.url, "--kafka", &cluster.stack.kafka, "--cluster", &cluster.name];
+    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "trace"]);
+    let mut node = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(node.stderr.take().unwrap()).lines();
+    let address = loop {
+        let line = log.next_line().await.unwrap().expect("the node says where it listens");
+        let line: Value = serde_json::from_str(&line).unwrap();
+        if line["message"] == "listening" {
+            break line["address"].as_str().unwrap().to_owned();
+        }
+    };
+    drop(log);
+    let api = Api::new(format!("http://{address}"));
+    eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
+    let pid = node.id().unwrap().to_string();
+    assert!(tokio::process::Command::new("kill").args(["-s", "TERM", &pid]).status().await.unwrap().success());
+    let status = tokio::time::timeout(DEADLINE, node.wait()).await.expect("the node ends").unwrap();
+    assert_eq!(status.code(), Some(0));
 }

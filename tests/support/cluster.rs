@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication, TopicResult};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::types::RDKafkaErrorCode;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use uuid::Uuid;
@@ -20,7 +21,8 @@ use super::wait::{eventually, eventually_some, now_ms};
 
 /// Enough for parallel consumers to differ, few enough to be cheap.
 pub const PARTITIONS: i32 = 3;
-const SERVER_DEADLINE: Duration = Duration::from_secs(30);
+const SERVER_DEADLINE: Duration = Duration::from_secs(90);
+const ADMIN_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a test wants of its cluster.
 #[derive(Clone, Copy, Debug)]
@@ -179,9 +181,14 @@ impl Cluster {
             NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime"),
             |new, (key, value)| new.set(key, value),
         );
+        let mut may_be_made = false;
         eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, async || {
-            let answers = self.admin.create_topics([&new], &AdminOptions::new()).await;
-            answers.is_ok_and(|answers| answers.iter().all(Result::is_ok))
+            let Ok(answers) = self.admin.create_topics([&new], &admin_options()).await else {
+                may_be_made = true;
+                return false;
+            };
+            let is_there = |answer: &TopicResult| matches!(answer, Err((_, RDKafkaErrorCode::TopicAlreadyExists)));
+            answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer))
         })
         .await;
         // The answer comes from the controller; brokers learn of the topic a moment later.
@@ -287,7 +294,7 @@ impl Cluster {
 }
 
 fn admin_options() -> AdminOptions {
-    AdminOptions::new().request_timeout(Some(SERVER_DEADLINE))
+    AdminOptions::new().request_timeout(Some(ADMIN_DEADLINE))
 }
 
 impl std::fmt::Debug for Cluster {

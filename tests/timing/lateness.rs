@@ -3,17 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use punctual::domain::TaskId;
+
+use crate::stalls::Stalls;
 use crate::support::traffic::Plan;
-use crate::support::{Cluster, Ledger, NONE, Traffic};
+use crate::support::{Cluster, Ledger, NONE, Record, Traffic};
 
 const DEADLINE: Duration = Duration::from_secs(40);
 /// Generous: a debug build, on a machine that runs Postgres, Kafka, the traffic and the consumer as well. Release figures are in the README.
 const P99_MAX_MS: i64 = 50;
+/// What is due so soon may still have to be claimed.
+const WINDOW_MS: i64 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_500_tasks_a_second_they_are_on_time() {
     let cluster = Cluster::start("lateness").await;
     let node = cluster.node().await;
+    let stalls = Stalls::watch(&cluster.database).await;
     // The first second is the worst: it is not measured.
     for (name, count) in [("warm-up", 1000), ("measured", 5000)] {
         let topic = cluster.topic(name).await;
@@ -24,9 +30,17 @@ async fn at_500_tasks_a_second_they_are_on_time() {
         consumer.wait_count(count, DEADLINE).await;
         traffic.stop().await;
         let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+        assert_eq!(findings.duplicates, NONE);
         let at = |share: f64| findings.lateness_at(share);
         eprintln!("{name}: p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms", at(0.5), at(0.99), at(0.999), at(1.0));
-        assert!(name == "warm-up" || at(0.99) <= P99_MAX_MS, "p99 {} ms", at(0.99));
-        assert_eq!(findings.duplicates, NONE);
+        if name == "measured" {
+            let due_at = |record: &Record| TaskId::from_uuid(record.task_id()).due_at().as_millis();
+            let records = consumer.records();
+            let undisturbed = records.iter().filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
+            let lateness: Vec<i64> = undisturbed.map(|record| record.timestamp - due_at(record)).collect();
+            assert!(lateness.len() >= count / 2, "this machine stands still for half of the time: nothing can be said");
+            let late = lateness.iter().filter(|late| **late > P99_MAX_MS).count();
+            assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {P99_MAX_MS} ms late", lateness.len());
+        }
     }
 }

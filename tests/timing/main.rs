@@ -16,4 +16,5 @@ mod support;
 mod footprint;
 mod lateness;
 mod lists;
+mod stalls;
 mod take_over;

@@ -58,7 +58,7 @@ pub const DROP: Operation = Operation {
     id: "dropDead",
     tag: Tag::Dead,
     summary: "Drop a dead letter",
-    description: "For good. The task can still be looked up, without its payload.",
+    description: "For good: it cannot be put back any more, and why it died is gone. The task can still be looked up, with what it carried until that is forgotten.",
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The dead letter that was dropped.")],

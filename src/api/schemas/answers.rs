@@ -43,7 +43,7 @@ fn task() -> Value {
         "name": reference("TaskName"),
         "key": { "type": "string", "description": "The record's key, when it is UTF-8." },
         "key_base64": described("Base64", "The record's key, when it is not UTF-8."),
-        "due_at": described("Moment", "The due time that counts."),
+        "due_at": described("Moment", "The due time that was asked for; if that was past, the moment of the submit."),
         "state": reference("TaskState"),
         "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. Missing when only the state is known." },
         "receipt": reference("Receipt"),

@@ -122,7 +122,7 @@ impl Prober {
     /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked when it is time.
     fn watch(&mut self) {
         if self.has_new_acknowledgements() && !self.contact.is_doubted() {
-            return self.acknowledged();
+            return self.hold();
         }
         if !self.is_probe_due() {
             return;
@@ -135,7 +135,7 @@ impl Prober {
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
                 match if has_contact { Ok(()) } else { reach_one(&addresses) } {
-                    Ok(()) => self.acknowledged(),
+                    Ok(()) => self.hold(),
                     Err(reason) => {
                         self.probed_at = Some(clock::monotonic());
                         self.contact.note(&reason);
@@ -162,12 +162,11 @@ impl Prober {
     fn answered(&mut self) {
         self.unanswered_since = None;
         if self.contact.is_held() {
-            self.acknowledged();
+            self.hold();
         }
     }
 
-    /// A producer has had one: there is contact, and of this client it says nothing.
-    fn acknowledged(&mut self) {
+    fn hold(&mut self) {
         let now = clock::monotonic();
         self.probed_at = Some(now);
         self.contact.hold(now);
@@ -176,7 +175,8 @@ impl Prober {
     fn unanswered(&mut self, reason: &str) {
         let now = clock::monotonic();
         if self.has_new_acknowledgements() {
-            self.acknowledged();
+            // Of this client that says nothing.
+            self.hold();
         } else {
             self.probed_at = Some(now);
             self.contact.lose(reason);

@@ -63,7 +63,8 @@ impl Board {
                 missing: std::mem::take(&mut standing.missing),
             };
             if is_moved {
-                tracing::info!(nodes = found.nodes.len(), mine = ?standing.mine, "shards assigned");
+                tracing::info!(nodes = found.nodes.len(), shards = standing.mine.len(), "shards assigned");
+                tracing::debug!(mine = ?standing.mine, "these shards are this node's");
             }
             is_changed
         });

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::domain::{Monotonic, NodeId, Seldom};
 use crate::engine::liveness::alone::{Alone, Verdict};
 use crate::engine::liveness::broker::CutOff;
+use crate::engine::liveness::streak::Blame;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::node::service::Missing;
 use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
@@ -166,9 +167,9 @@ impl Keeper {
         self.is_wedged
     }
 
-    /// False while claims fail here that may succeed elsewhere: somebody's lock meets those of all nodes.
+    /// False while claims fail here that may succeed elsewhere.
     fn may_claim(&self) -> bool {
-        self.parts.progress.failing(clock::monotonic()).is_none_or(|failing| failing.is_locked_out)
+        self.parts.progress.failing(clock::monotonic()).is_none_or(|failing| failing.blame != Blame::Unclear)
     }
 
     /// Says that claims fail, again and again while they do, and why this node is not ready.
@@ -180,7 +181,7 @@ impl Keeper {
             return None;
         };
         let for_s = now.since(failing.since).as_secs();
-        let hint = if failing.is_locked_out { "; a lock is held: see pg_locks and pg_stat_activity" } else { "" };
+        let hint = if failing.blame == Blame::Lock { "; a lock is held: see pg_locks and pg_stat_activity" } else { "" };
         if self.failing_said.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
         }
@@ -192,6 +193,9 @@ impl Keeper {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
         self.parts.clock.take_in(stamp, asked_at);
+        if self.failures > 0 {
+            self.parts.progress.forgive();
+        }
         let sent_at = clock::monotonic();
         let answer = if self.is_waiting { self.heartbeats.read(self.settings.node).await? } else { self.beat(sent_at).await? };
         let arrived_at = clock::monotonic();

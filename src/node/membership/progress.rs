@@ -7,17 +7,10 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
+use crate::engine::liveness::streak::{Failing, Streak};
 
 /// How long a loop may be without a turn: above the deadlines of a claim, 5 s to connect and 5 s for the statement.
 pub const STILL_MAX: Duration = Duration::from_secs(15);
-
-/// How long claims may fail one after the other before that counts: above the time-outs of locks, and what a server takes to restart a session.
-pub const FAILING_MAX: Duration = Duration::from_secs(5);
-/// Failures further apart than that have nothing to do with each other: a loop tries again within a second, and may wait 10 s for an answer.
-const APART_MAX: Duration = Duration::from_secs(15);
-/// A loop without shards, because its claims failed, tries one of nothing after so long; after each relapse twice as long, for such a claim proves little.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 const NOT_RUNNING: u64 = 0;
 
@@ -31,38 +24,12 @@ pub struct Progress {
 struct Loop {
     /// Microseconds since the start of the process at its last turn, and one more.
     ticked_at: AtomicU64,
-    claims: Mutex<Claims>,
-}
-
-#[derive(Debug)]
-struct Claims {
-    failing: Option<Failing>,
-    /// How long a loop without shards waits before it tries again.
-    pause: Duration,
-}
-
-/// The claims of a loop that have failed one after the other.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failing {
-    pub since: Monotonic,
-    last_at: Monotonic,
-    /// Of the last one.
-    pub why: String,
-    /// They had to give way to somebody's lock, which other nodes must as well.
-    pub is_locked_out: bool,
-}
-
-impl Failing {
-    /// One failure says little, however long ago: from the first to the last it must have been for long.
-    fn lasts(&self) -> bool {
-        self.last_at.since(self.since) >= FAILING_MAX
-    }
+    streak: Mutex<Streak>,
 }
 
 impl Progress {
     pub fn new(loop_count: usize) -> Self {
-        let claims = || Mutex::new(Claims { failing: None, pause: PAUSE });
-        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_RUNNING), claims: claims() };
+        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_RUNNING), streak: Mutex::default() };
         Self { loops: (0..loop_count).map(one).collect() }
     }
 
@@ -85,49 +52,23 @@ impl Progress {
         })
     }
 
-    /// A claim of the loop has succeeded, and taken something or not.
-    pub fn claimed(&self, loop_index: usize, has_taken: bool) {
-        let Some(mut claims) = self.claims_of(loop_index) else { return };
-        claims.failing = None;
-        if has_taken {
-            claims.pause = PAUSE;
-        }
+    /// How the claims of the loop fare; `None` when there is no such loop.
+    pub fn streak(&self, loop_index: usize) -> Option<MutexGuard<'_, Streak>> {
+        Some(self.loops.get(loop_index)?.streak.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A claim of the loop has failed.
-    pub fn claim_failed(&self, loop_index: usize, why: String, is_locked_out: bool) {
-        self.claim_failed_at(loop_index, why, is_locked_out, clock::monotonic());
+    /// Postgres was away: no loop is to blame for that.
+    pub fn forgive(&self) {
+        self.streaks().for_each(|mut streak| streak.forgive());
     }
 
-    /// True when the claims of the loop have failed, and one more is to be tried although it has no shards.
-    pub fn is_to_try(&self, loop_index: usize, now: Monotonic) -> bool {
-        let Some(claims) = self.claims_of(loop_index) else { return false };
-        claims.failing.as_ref().is_some_and(|failing| now.since(failing.last_at) >= claims.pause)
-    }
-
-    /// The claims that have failed for longest, if that is longer than [`FAILING_MAX`].
+    /// The claims that fail for long: of the loops with such claims, the one that may be alone with it, and then the one with the oldest failure.
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
-        let lasting = |claims: &Claims| {
-            let failing = claims.failing.as_ref().filter(|failing| failing.lasts())?;
-            (now.since(failing.last_at) < claims.pause + APART_MAX).then(|| failing.clone())
-        };
-        (0..self.loops.len()).filter_map(|index| lasting(&*self.claims_of(index)?)).min_by_key(|failing| failing.since)
+        self.streaks().filter_map(|streak| streak.failing(now).cloned()).min_by_key(|failing| (failing.blame, failing.since))
     }
 
-    fn claim_failed_at(&self, loop_index: usize, why: String, is_locked_out: bool, now: Monotonic) {
-        let Some(mut claims) = self.claims_of(loop_index) else { return };
-        let apart = claims.pause + APART_MAX;
-        let before = claims.failing.take().filter(|failing| now.since(failing.last_at) < apart);
-        let lasted = before.as_ref().is_some_and(Failing::lasts);
-        let failing = Failing { since: before.map_or(now, |failing| failing.since), last_at: now, why, is_locked_out };
-        if failing.lasts() && !lasted {
-            claims.pause = (claims.pause * 2).min(PAUSE_MAX);
-        }
-        claims.failing = Some(failing);
-    }
-
-    fn claims_of(&self, loop_index: usize) -> Option<MutexGuard<'_, Claims>> {
-        Some(self.loops.get(loop_index)?.claims.lock().unwrap_or_else(PoisonError::into_inner))
+    fn streaks(&self) -> impl Iterator<Item = MutexGuard<'_, Streak>> {
+        (0..self.loops.len()).filter_map(|index| self.streak(index))
     }
 
     fn tick_at(&self, loop_index: usize, now: Monotonic) {
@@ -148,6 +89,7 @@ fn micros(at: Monotonic) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::liveness::streak::Blame;
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_secs(seconds))
@@ -166,49 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_fail_for_five_seconds_count_until_one_succeeds() {
-        let progress = Progress::new(2);
-        progress.claimed(0, true);
-        for second in 10..=15 {
-            assert_eq!(progress.failing(at(second)), None);
-            progress.claim_failed_at(1, "too many connections".to_owned(), false, at(second));
-        }
-        let failing = progress.failing(at(15)).unwrap();
-        assert_eq!((failing.since, failing.why.as_str()), (at(10), "too many connections"));
-        progress.claimed(0, true);
-        assert!(progress.failing(at(16)).is_some(), "the other loop's claims say nothing of this one's");
-        progress.claimed(1, false);
-        assert_eq!(progress.failing(at(16)), None);
-    }
-
-    #[test]
-    fn a_failure_now_and_then_is_none_that_lasts() {
-        let progress = Progress::new(1);
-        progress.claim_failed_at(0, String::new(), true, at(10));
-        assert_eq!(progress.failing(at(16)), None, "nothing was tried since");
-        progress.claim_failed_at(0, String::new(), true, at(40));
-        progress.claim_failed_at(0, String::new(), true, at(41));
-        assert_eq!(progress.failing(at(41)), None);
-    }
-
-    #[test]
-    fn whoever_relapses_waits_longer_until_it_has_taken_something() {
-        let progress = Progress::new(1);
-        let relapse = |second: u64| {
-            (second..=second + 5).for_each(|at_second| progress.claim_failed_at(0, String::new(), false, at(at_second)))
+    fn the_loop_that_may_be_alone_with_its_failures_tells_for_the_node() {
+        let progress = Progress::new(3);
+        let fail = |index: usize, from: u64, blame: Blame| {
+            (from..=from + 5).for_each(|second| progress.streak(index).unwrap().failed(format!("{blame:?}"), blame, at(second)));
         };
-        let pause_from = |second: u64| (0..100).find(|pause| progress.is_to_try(0, at(second + pause)));
-        let mut pauses = Vec::new();
-        for second in (0..800).step_by(100) {
-            relapse(second);
-            pauses.push(pause_from(second + 5).unwrap());
-            assert!(progress.failing(at(second + 5 + pauses.last().unwrap())).is_some(), "until it tries it goes on failing");
-            progress.claimed(0, false);
-        }
-        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
-        progress.claimed(0, true);
-        relapse(900);
-        assert_eq!(pause_from(905), Some(2));
+        fail(0, 10, Blame::Lock);
+        assert_eq!(progress.failing(at(15)).unwrap().why, "Lock");
+        fail(1, 13, Blame::Unclear);
+        assert_eq!(progress.failing(at(18)).unwrap().why, "Unclear");
+        progress.streak(1).unwrap().claimed(true, at(18));
+        assert_eq!(progress.failing(at(18)).unwrap().why, "Lock", "the other loop's claims say nothing of this one's");
+        progress.forgive();
+        assert_eq!(progress.failing(at(18)), None);
+        assert!(progress.streak(3).is_none());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::engine::liveness::trust::Trust;
 /// Whether what this node holds is certainly still its own.
 ///
 /// What it held when the adopter last asked Postgres is its own while [`holds`](Self::holds) says so. When it does not, nothing is published, and the adopter
-/// waits with [`regained`](Self::regained), *then* asks Postgres which batches are still its own, gives up the others, and goes on with the new generation. At the start it holds nothing, and the generation is 0.
+/// waits with [`regained`](Self::regained), *then* asks Postgres which batches are still its own, gives up the others, and goes on with
+/// the new generation. At the start it holds nothing, and the generation is 0.
 #[derive(Clone, Debug)]
 pub struct TrustHandle {
     rule: Trust,

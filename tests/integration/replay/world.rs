@@ -227,6 +227,7 @@ impl World {
             Action::Move { .. } => self.move_far(protocol, state, next).await,
             Action::Prepare { .. } => assert!(self.retirer.prepare(self.leaf()).await.unwrap(), "the leaf is empty"),
             Action::DetachBegins { .. } => {
+                assert!(self.retirer.lock().await.unwrap(), "nobody else retires here");
                 self.retirer.detach(self.leaf()).await.unwrap();
                 self.is_hidden = true;
             }

@@ -127,6 +127,8 @@ pub const REQUESTS: &[RequestRow] = &[
     ("GET", "/", None, (404, "not-found", NO_FIELD)),
     ("GET", "/v1", None, (404, "not-found", NO_FIELD)),
     ("GET", "/v2/tasks", None, (404, "not-found", NO_FIELD)),
+    ("POST", "/v1/dead//redrive", None, (404, "not-found", NO_FIELD)),
+    ("GET", "/v1/topics//tasks/order-17", None, (404, "not-found", NO_FIELD)),
     ("POST", "/v1/tasks/", JSON, (404, "not-found", NO_FIELD)),
     ("DELETE", "/v1/tasks", None, (405, "method-not-allowed", NO_FIELD)),
     ("GET", "/v1/tasks?dry_run=true", None, (400, "unknown-field", "dry_run")),

@@ -1,0 +1,170 @@
+//! When claims fail for so long that the node is not ready, and others are to have its shards.
+
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// How long claims may fail one after the other before that counts: above the time-outs of locks, and what a server takes to restart a session.
+pub const FAILING_MAX: Duration = Duration::from_secs(5);
+/// Failures further apart than that have nothing to do with each other: a loop tries again within a second, and may wait 10 s for an answer.
+const APART_MAX: Duration = Duration::from_secs(15);
+/// A loop without shards, because its claims failed, tries one of nothing after so long; after each relapse twice as long, for such a claim proves little.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Whom a failure meets; whoever may be alone with it comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Blame {
+    /// Perhaps this node alone: no session, a missing right.
+    Unclear,
+    /// All nodes: the server does not come to an end in time.
+    Slow,
+    /// All nodes: somebody's lock.
+    Lock,
+}
+
+/// The claims of a loop that have failed one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failing {
+    pub since: Monotonic,
+    last_at: Monotonic,
+    /// Of the last one.
+    pub why: String,
+    pub blame: Blame,
+}
+
+/// How the claims of one loop fare.
+#[derive(Debug)]
+pub struct Streak {
+    failing: Option<Failing>,
+    pause: Duration,
+}
+
+impl Default for Streak {
+    fn default() -> Self {
+        Self { failing: None, pause: PAUSE }
+    }
+}
+
+impl Failing {
+    /// One failure says little, however long ago: from the first to the last it must have been for long.
+    fn lasts(&self) -> bool {
+        self.last_at.since(self.since) >= FAILING_MAX
+    }
+}
+
+impl Streak {
+    /// A claim has failed.
+    pub fn failed(&mut self, why: String, blame: Blame, now: Monotonic) {
+        let apart = self.pause + APART_MAX;
+        let before = self.failing.take().filter(|failing| now.since(failing.last_at) < apart);
+        let lasted = before.as_ref().is_some_and(Failing::lasts);
+        let failing = Failing { since: before.map_or(now, |failing| failing.since), last_at: now, why, blame };
+        if failing.lasts() && !lasted {
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+        }
+        self.failing = Some(failing);
+    }
+
+    /// A claim has succeeded, and taken something or not. One of nothing ends what has lasted only when the pause is over.
+    pub fn claimed(&mut self, has_taken: bool, now: Monotonic) {
+        if has_taken {
+            *self = Self::default();
+        } else if self.failing.as_ref().is_none_or(|failing| !failing.lasts() || self.is_over(failing, now)) {
+            self.failing = None;
+        }
+    }
+
+    /// Postgres was away, which was nobody's fault. How long to wait after the next relapse is not forgotten.
+    pub fn forgive(&mut self) {
+        self.failing = None;
+    }
+
+    /// True when claims have failed, and one more is to be tried although the loop has no shards.
+    pub fn is_to_try(&self, now: Monotonic) -> bool {
+        self.failing.as_ref().is_some_and(|failing| self.is_over(failing, now))
+    }
+
+    /// The claims that fail, if they have for longer than [`FAILING_MAX`].
+    pub fn failing(&self, now: Monotonic) -> Option<&Failing> {
+        self.failing.as_ref().filter(|failing| failing.lasts() && now.since(failing.last_at) < self.pause + APART_MAX)
+    }
+
+    fn is_over(&self, failing: &Failing, now: Monotonic) -> bool {
+        now.since(failing.last_at) >= self.pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(seconds))
+    }
+
+    /// Fails each second for five.
+    fn relapse(streak: &mut Streak, from: u64) {
+        (from..=from + 5).for_each(|second| streak.failed("too many connections".to_owned(), Blame::Unclear, at(second)));
+    }
+
+    #[test]
+    fn claims_that_fail_for_five_seconds_count_until_one_takes_something() {
+        let mut streak = Streak::default();
+        for second in 10..15 {
+            streak.failed("connection refused".to_owned(), Blame::Unclear, at(second));
+            assert_eq!(streak.failing(at(second)), None);
+        }
+        streak.failed("too many connections".to_owned(), Blame::Unclear, at(15));
+        let failing = streak.failing(at(15)).unwrap();
+        assert_eq!((failing.since, failing.why.as_str()), (at(10), "too many connections"));
+        streak.claimed(true, at(15));
+        assert_eq!(streak.failing(at(15)), None);
+    }
+
+    #[test]
+    fn a_failure_now_and_then_is_none_that_lasts() {
+        let mut streak = Streak::default();
+        streak.failed(String::new(), Blame::Lock, at(10));
+        assert_eq!(streak.failing(at(16)), None, "nothing was tried since");
+        streak.failed(String::new(), Blame::Lock, at(40));
+        streak.failed(String::new(), Blame::Lock, at(41));
+        assert_eq!(streak.failing(at(41)), None);
+        streak.claimed(false, at(41));
+        streak.failed(String::new(), Blame::Lock, at(46));
+        assert_eq!(streak.failing(at(46)), None, "it began anew");
+    }
+
+    #[test]
+    fn a_claim_of_nothing_ends_what_has_lasted_when_the_pause_is_over() {
+        let mut streak = Streak::default();
+        relapse(&mut streak, 10);
+        streak.claimed(false, at(16));
+        assert!(streak.failing(at(16)).is_some(), "the sweeps of all shards go on without shards, and find nothing");
+        streak.claimed(false, at(17));
+        assert_eq!(streak.failing(at(17)), None);
+    }
+
+    #[test]
+    fn whoever_relapses_waits_longer_until_it_has_taken_something() {
+        let mut streak = Streak::default();
+        let pause_from = |streak: &Streak, second: u64| (0..100).find(|pause| streak.is_to_try(at(second + pause))).unwrap();
+        let mut pauses = Vec::new();
+        for second in (0..800).step_by(100) {
+            relapse(&mut streak, second);
+            let pause = pause_from(&streak, second + 5);
+            assert!(streak.failing(at(second + 5 + pause)).is_some(), "until it tries it goes on failing");
+            streak.claimed(false, at(second + 5 + pause));
+            pauses.push(pause);
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
+        relapse(&mut streak, 900);
+        streak.forgive();
+        assert_eq!(streak.failing(at(905)), None);
+        relapse(&mut streak, 1000);
+        assert_eq!(pause_from(&streak, 1005), 60, "forgiven, not forgotten");
+        streak.claimed(true, at(1100));
+        relapse(&mut streak, 1200);
+        assert_eq!(pause_from(&streak, 1205), 2);
+    }
+}
