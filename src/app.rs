@@ -74,8 +74,10 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => run(&settings, assembled, checked, &service, &tasks).await,
-        // Told to stop before it had begun.
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            tracing::info!("told to stop before it had begun");
+            Ok(())
+        }
         Err(failure) => Err(failure),
     };
     if !tasks.stop(STOP_DEADLINE).await {

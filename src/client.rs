@@ -113,8 +113,8 @@ async fn list(args: args::List) -> ExitCode {
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
         return end(asked.await, args.node.json, Deed::Look, counts::shown);
     }
-    let filters = [("topic", &args.topic), ("due_from", &args.range.due_from), ("due_to", &args.range.due_to)];
-    let listing = Listing { path: &TASKS, filters: given(&filters), part: &args.part, is_json: args.node.json, what: "task" };
+    let filters = filters_of(&args.topic, &args.range);
+    let listing = Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };
     let cells = |task: Task| [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), task.key.unwrap_or_default()];
     let printed = match Caller::new(&args.node) {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
@@ -137,7 +137,7 @@ async fn dead(args: args::Dead) -> ExitCode {
 }
 
 async fn dead_list(args: &args::DeadList) -> ExitCode {
-    let filters = given(&[("topic", &args.topic)]);
+    let filters = filters_of(&args.topic, &args.range);
     let listing = Listing { path: &DEAD, filters, part: &args.part, is_json: args.node.json, what: "dead letter" };
     let cells = |task: Task| {
         let attempts = task.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
@@ -174,6 +174,10 @@ async fn run_bulk(node: &args::Node, bulk: Bulk<'_>) -> ExitCode {
         Err(ending) => Err(ending.into()),
     };
     finish(done.map(|text| put_out(&text, node.json, deed)), node.json, deed)
+}
+
+fn filters_of<'a>(topic: &'a Option<String>, range: &'a args::Range) -> Vec<(&'a str, &'a str)> {
+    given(&[("topic", topic), ("due_from", &range.due_from), ("due_to", &range.due_to)])
 }
 
 /// The filters that were given.

@@ -15,7 +15,7 @@ use super::task_json::Shown;
 use super::times::Rfc3339;
 use super::{query, respond};
 use crate::domain::NodeId;
-use crate::node::service::{Backlog, ClusterView, NodeView};
+use crate::node::service::{Backlog, ClusterView, NodeView, ParkedTopic};
 
 #[derive(Serialize)]
 struct ClusterJson<'a> {
@@ -28,8 +28,16 @@ struct ClusterJson<'a> {
     nodes: Vec<NodeJson<'a>>,
     /// Null before it was counted.
     backlog: Option<BacklogJson>,
+    parked_topics: Vec<ParkedJson<'a>>,
     /// What the node that answers lacks to be ready.
     missing: Vec<MissingJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ParkedJson<'a> {
+    topic: &'a str,
+    is_gone: bool,
+    silent_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -68,8 +76,13 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         horizon_ms: millis_of(view.horizon),
         nodes: view.nodes.iter().map(node_of).collect(),
         backlog: view.backlog.as_ref().map(backlog_of),
+        parked_topics: view.parked_topics.iter().map(parked_of).collect(),
         missing: view.missing.iter().map(MissingJson::of).collect(),
     }
+}
+
+fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
+    ParkedJson { topic: parked.topic.as_str(), is_gone: parked.is_gone, silent_ms: millis_of(parked.silent_for) }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {

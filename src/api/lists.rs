@@ -19,6 +19,8 @@ use super::times::Rfc3339;
 use crate::domain::{Cursor, List, Selection, Timestamp};
 use crate::node::service::{Counts, Figure, Page};
 
+const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
+
 /// Tasks of a page.
 pub const LIMIT: usize = 100;
 pub const LIMIT_MAX: usize = 1000;
@@ -71,7 +73,7 @@ struct DeadJson<'a> {
 /// `GET /v1/tasks`
 pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let parameters = Parameters::read(&uri, &["topic", "due_from", "due_to", "limit", "cursor"])?;
+    let parameters = Parameters::read(&uri, &FILTERS)?;
     let wanted = Wanted::read(List::Tasks, &parameters)?;
     let listing = shared.service.list(&wanted.selection, wanted.from, wanted.limit);
     let page: Page = shared.in_time(deadline.hold(listing).await, Problem::unavailable)?.map_err(of_trouble)?;
@@ -83,7 +85,7 @@ pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respon
 /// `GET /v1/dead`
 pub async fn dead(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let parameters = Parameters::read(&uri, &["topic", "limit", "cursor"])?;
+    let parameters = Parameters::read(&uri, &FILTERS)?;
     let wanted = Wanted::read(List::DeadLetters, &parameters)?;
     let listing = shared.service.list_dead(&wanted.selection, wanted.from, wanted.limit);
     let page: Page = shared.in_time(deadline.hold(listing).await, Problem::unavailable)?.map_err(of_trouble)?;

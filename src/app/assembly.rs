@@ -211,6 +211,7 @@ pub async fn start(
         delay_max: settings.delay_max,
         clock: Arc::clone(&core.clock),
         gate: Arc::clone(&core.gate),
+        holdings: Arc::clone(&core.holdings),
         intake: intake.clone(),
         canceller,
         replacer,

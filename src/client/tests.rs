@@ -207,7 +207,7 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         format!("cancel {ID}"),
         "cancel --topic t --name n".to_owned(),
         "cancel --topic t --due-to 5 --yes".to_owned(),
-        "dead list --limit 5".to_owned(),
+        "dead list --limit 5 --due-from 5".to_owned(),
         format!("dead redrive {ID}"),
         "dead redrive --topic t --due-from 5 --dry-run".to_owned(),
         format!("dead delete {ID}"),

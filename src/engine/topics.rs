@@ -66,6 +66,14 @@ pub enum Action {
 }
 
 impl Topic {
+    fn takes_none(&self) -> bool {
+        match self.state {
+            State::Healthy => false,
+            State::Probing { .. } => self.tasks > 0,
+            State::Parked { .. } | State::Gone { .. } => true,
+        }
+    }
+
     fn is_left_out_for_now(&self) -> bool {
         self.is_full && matches!(self.state, State::Healthy | State::Gone { .. })
     }
@@ -250,13 +258,18 @@ impl Topics {
         self.topics.get(topic).is_some_and(|topic| matches!(topic.state, State::Gone { .. }))
     }
 
+    /// Topics that take no records: parked, probed without an answer yet, or gone.
     pub fn parked_count(&self) -> usize {
-        let takes_none = |topic: &&Topic| match topic.state {
-            State::Healthy => false,
-            State::Probing { .. } => topic.tasks > 0,
-            State::Parked { .. } | State::Gone { .. } => true,
-        };
-        self.topics.values().filter(takes_none).count()
+        self.topics.values().filter(|topic| topic.takes_none()).count()
+    }
+
+    /// The same, with whether it is gone and since when nothing was heard of it; those that have been silent for longest first.
+    pub fn parked(&self) -> Vec<(&TopicName, bool, Monotonic)> {
+        let silent = self.topics.iter().filter(|(_, topic)| topic.takes_none());
+        let mut parked: Vec<_> =
+            silent.map(|(name, topic)| (name, matches!(topic.state, State::Gone { .. }), topic.heard_at)).collect();
+        parked.sort_by_key(|(name, _, heard_at)| (*heard_at, *name));
+        parked
     }
 
     pub fn gone_count(&self) -> usize {

@@ -98,7 +98,20 @@ impl Settings {
     }
 
     pub fn problems_of_properties(&self) -> Vec<String> {
-        self.properties.iter().filter_map(|(name, value)| problem_of(name, value)).collect()
+        let problems = self.properties.iter().filter_map(|(name, value)| problem_of(name, value));
+        problems.chain(self.problem_of_sasl()).collect()
+    }
+
+    /// librdkafka would ask to be compiled anew.
+    fn problem_of_sasl(&self) -> Option<String> {
+        let value_of = |names: [&str; 2]| {
+            let given = self.properties.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
+            given.map(|(_, value)| value.to_ascii_uppercase())
+        };
+        let uses_sasl = value_of(["security.protocol"; 2]).is_some_and(|protocol| protocol.starts_with("SASL"));
+        let is_kerberos = value_of(["sasl.mechanism", "sasl.mechanisms"]).is_none_or(|mechanism| mechanism == "GSSAPI");
+        let words = "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism: set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER";
+        (uses_sasl && is_kerberos).then(|| words.to_owned())
     }
 
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
@@ -270,6 +283,17 @@ mod tests {
         assert_eq!(value(&settings, Mode::Together, "retries"), "7");
         assert_eq!(value(&settings, Mode::Together, "compression.codec"), "zstd");
         assert_eq!(value(&settings, Mode::Alone, "linger.ms"), "0");
+    }
+
+    #[test]
+    fn sasl_wants_a_mechanism_that_is_built_in() {
+        let problems = |properties: &[(&str, &str)]| settings(properties).problems();
+        for mechanism in [&[][..], &[("sasl.mechanisms", "GSSAPI")]] {
+            let said = problems(&[&[("security.protocol", "sasl_ssl")], mechanism].concat());
+            assert!(said.len() == 1 && said[0].contains("sasl.mechanism"), "{said:?}");
+        }
+        assert_eq!(problems(&[("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")]), Vec::<String>::new());
+        assert_eq!(problems(&[("security.protocol", "SSL")]), Vec::<String>::new());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::bulk::Bulks;
 use super::canceller::Canceller;
 use super::gate::Gate;
+use super::holdings::Holdings;
 use super::intake::Intake;
 use super::keeper::Leaves;
 use super::lists::Lists;
@@ -17,8 +18,8 @@ use super::membership::Standing;
 use super::metrics::Metrics;
 use super::replacer::Replacer;
 use super::service::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, NodeView, Page, Placed, Refusal,
-    Trouble,
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, NodeView, PARKED_SHOWN_MAX, Page,
+    ParkedTopic, Placed, Refusal, Trouble,
 };
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
@@ -52,6 +53,7 @@ pub struct Desk {
     pub delay_max: Duration,
     pub clock: Arc<ClusterClock>,
     pub gate: Arc<Gate>,
+    pub holdings: Arc<Holdings>,
     pub intake: Intake,
     pub canceller: Canceller,
     pub replacer: Replacer,
@@ -332,8 +334,18 @@ impl Desk {
             horizon: self.cluster.horizon,
             nodes: self.nodes(),
             backlog,
+            parked_topics: self.parked_topics(),
             missing: self.missing(),
         }
+    }
+
+    fn parked_topics(&self) -> Vec<ParkedTopic> {
+        let now = clock::monotonic();
+        let topics = self.holdings.topics();
+        let parked = topics.parked().into_iter().take(PARKED_SHOWN_MAX);
+        parked
+            .map(|(topic, is_gone, heard_at)| ParkedTopic { topic: topic.clone(), is_gone, silent_for: now.since(heard_at) })
+            .collect()
     }
 
     /// As of this node's last heartbeat, and so much older now.

@@ -10,8 +10,8 @@ use super::desk::Desk;
 use crate::domain::{Cursor, Selection, TaskId, TaskName, TaskView, TopicName};
 
 pub use words::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, Placed,
-    Refusal, Trouble,
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, PARKED_SHOWN_MAX,
+    Page, ParkedTopic, Placed, Refusal, Trouble,
 };
 
 /// What a node does for its API. Cheap to clone.

@@ -50,6 +50,8 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     let ids: Vec<Uuid> = listed.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
     assert_eq!(ids, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
     assert_eq!(rest["cursor"], Value::Null);
+    let second = api.get(&format!("/v1/dead?topic={topic}&due_from={}&due_to={}", start + 1, start + 2)).await.json();
+    assert_eq!(second["dead"], json!([listed[1]]), "of a range of due times");
     assert!(
         listed.iter().all(|task| task["state"] == "dead" && task["reason"].is_string() && task["died_at"].is_string()),
         "{listed:?}"

@@ -91,8 +91,14 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     tasks.push(json!({ "topic": gone, "due_at": now + 2000, "payload_text": "the first" }));
     node.api().submit_all(&tasks).await;
     cluster.delete_topic(&gone).await;
+    let is_parked = async |is_gone: bool| {
+        let parked = node.api().cluster().await["parked_topics"].clone();
+        parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["is_gone"] == is_gone)
+    };
+    eventually("it is named as parked", RETURN_DEADLINE, async || is_parked(false).await).await;
     eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
         .await;
+    assert!(is_parked(true).await, "it is named as gone");
 }
 
 fn of_other_first(other: &crate::support::Consumer, gone: &crate::support::Consumer) -> Vec<crate::support::Record> {

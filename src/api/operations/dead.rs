@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{CURSOR, ID, LIMIT, OF_TOPIC};
+use super::parameters::{CURSOR, DUE_FROM, DUE_TO, ID, LIMIT, OF_TOPIC};
 use crate::api::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
 use crate::api::problem_type::ProblemType as P;
 
@@ -11,7 +11,7 @@ pub const LIST: Operation = Operation {
     tag: Tag::Dead,
     summary: "List dead letters",
     description: "In the order of their due time, with the reason of each. Headers and payload are not listed; a look-up of the task shows them.",
-    parameters: &[OF_TOPIC, LIMIT, CURSOR],
+    parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "DeadPage", "A page; a cursor of null is the end.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],

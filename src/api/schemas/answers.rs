@@ -22,6 +22,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Cluster", cluster()),
         ("Node", node()),
         ("Backlog", backlog()),
+        ("ParkedTopic", parked_topic()),
         ("Health", health()),
         ("Interface", interface()),
         ("ProblemSlug", problem_slug()),
@@ -191,12 +192,17 @@ fn cluster() -> Value {
         "window_ms": count("How far ahead of their due time tasks are claimed, in ms."),
         "horizon_ms": count("What is due later waits in a table of its own, in ms."),
         "nodes": { "type": "array", "items": reference("Node"), "description": "All nodes that are known." },
-        "backlog": nullable("Backlog", "Tasks that are overdue; null before they were counted."),
+        "backlog": nullable("Backlog", "Tasks that are overdue, by the due time of their next attempt; null before they were counted."),
+        "parked_topics": {
+            "type": "array",
+            "items": reference("ParkedTopic"),
+            "description": "Topics that take no records of the node that answers: their tasks wait. Silent for longest first, at most 100.",
+        },
         "missing": { "type": "array", "items": reference("Missing"), "description": "What the node that answers lacks to be ready." },
     });
     object(
         "The cluster as the node that answers sees it.",
-        &["node", "now", "shard_count", "window_ms", "horizon_ms", "nodes", "backlog", "missing"],
+        &["node", "now", "shard_count", "window_ms", "horizon_ms", "nodes", "backlog", "parked_topics", "missing"],
         &properties,
     )
 }
@@ -222,6 +228,15 @@ fn node() -> Value {
         &["id", "name", "address", "version", "started_at", "heartbeat_age_ms", "has_broker", "standing", "shards"],
         &properties,
     )
+}
+
+fn parked_topic() -> Value {
+    let properties = json!({
+        "topic": reference("TopicName"),
+        "is_gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
+        "silent_ms": count("Since its last acknowledgement, or since the first record that waits was handed over, in ms."),
+    });
+    object("A topic that takes no records.", &["topic", "is_gone", "silent_ms"], &properties)
 }
 
 fn backlog() -> Value {

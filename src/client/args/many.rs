@@ -81,6 +81,8 @@ pub struct DeadList {
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
+    pub range: Range,
+    #[command(flatten)]
     pub part: Part,
     #[command(flatten)]
     pub node: Node,

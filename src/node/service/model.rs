@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, Placed, Refusal,
-    Trouble,
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, ParkedTopic, Placed,
+    Refusal, Trouble,
 };
 use crate::domain::{
     Cursor, Kept, NewTask, NodeId, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
@@ -261,6 +261,11 @@ impl Model {
             horizon: Duration::from_secs(3 * 86_400),
             nodes: vec![node],
             backlog: None,
+            parked_topics: vec![ParkedTopic {
+                topic: TopicName::stored("away"),
+                is_gone: false,
+                silent_for: Duration::from_secs(12),
+            }],
             missing: self.missing(),
         }
     }
