@@ -37,7 +37,7 @@ struct ClusterJson<'a> {
 struct ParkedJson<'a> {
     topic: &'a str,
     is_gone: bool,
-    silent_ms: u64,
+    parked_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -82,7 +82,7 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
 }
 
 fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
-    ParkedJson { topic: parked.topic.as_str(), is_gone: parked.is_gone, silent_ms: millis_of(parked.silent_for) }
+    ParkedJson { topic: parked.topic.as_str(), is_gone: parked.is_gone, parked_ms: millis_of(parked.parked_for) }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {

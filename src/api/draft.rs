@@ -81,6 +81,9 @@ impl DraftReader {
 
 /// A draft without a name.
 fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TraceParent>) -> Result<(Draft, Origin), Problem> {
+    if topic.is_internal() {
+        return Err(Problem::invalid("topic", format!("{topic} is Kafka's own: nobody else may write to it")));
+    }
     let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
     let (due, due_origin) = due_of(due_at, delay)?;
     let key = key_of(key, key_base64)?;

@@ -73,9 +73,9 @@ pub(super) struct Completions {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logs (to stderr)")]
 pub(super) struct Log {
-    /// What is logged: a level (error, warn, info, debug, trace), or a filter such as info,punctual::node=debug.
+    /// What is logged: a level (error, warn, info, debug, trace, off), or a filter such as info,punctual::node=debug.
     ///
-    /// Payloads and keys are never logged.
+    /// A level alone is that of Punctual and its Kafka client; of other libraries there are warnings then. Payloads and keys are never logged.
     #[arg(long, global = true, env = "PUNCTUAL_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
     /// How a line looks: text or json.
@@ -138,7 +138,7 @@ pub(super) struct Kafka {
     pub bootstrap: Option<String>,
     /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value; a value with commas goes into the flag or the file.
     ///
-    /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence.
+    /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence, and those that have a setting of their own, such as linger.ms.
     #[arg(long = "kafka-property", value_name = "K=V")]
     pub properties: Vec<Secret>,
     /// What the variable says; not a flag for people.

@@ -24,8 +24,6 @@ pub enum TopicNameError {
     Illegal(char),
     #[error("'.' and '..' are not topic names")]
     Dots,
-    #[error("{0} is Kafka's own: nobody else may write to it")]
-    Internal(&'static str),
 }
 
 impl TopicName {
@@ -42,15 +40,17 @@ impl TopicName {
         if name == "." || name == ".." {
             return Err(TopicNameError::Dots);
         }
-        if let Some(internal) = INTERNAL.into_iter().find(|internal| *internal == name) {
-            return Err(TopicNameError::Internal(internal));
-        }
         Ok(Self(name.into()))
     }
 
     /// A name that was checked when it was stored.
     pub fn stored(name: &str) -> Self {
         Self(name.into())
+    }
+
+    /// True of Kafka's own topics: nobody else may write to them.
+    pub fn is_internal(&self) -> bool {
+        INTERNAL.contains(&self.as_str())
     }
 
     pub fn as_str(&self) -> &str {
@@ -88,7 +88,6 @@ mod tests {
         assert_eq!(TopicName::new(".."), Err(TopicNameError::Dots));
         assert_eq!(TopicName::new("a b"), Err(TopicNameError::Illegal(' ')));
         assert_eq!(TopicName::new("a\0"), Err(TopicNameError::Illegal('\0')));
-        assert_eq!(TopicName::new("__consumer_offsets"), Err(TopicNameError::Internal("__consumer_offsets")));
         assert_eq!(TopicName::new("ä"), Err(TopicNameError::Illegal('ä')));
     }
 }

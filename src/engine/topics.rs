@@ -41,8 +41,10 @@ struct Topic {
     state: State,
     tasks: usize,
     bytes: usize,
-    /// When a record was last acknowledged, or the first of those that wait was handed over.
+    /// When something was last heard of it (an acknowledgement, metadata while it was parked), or the first of the records that wait was handed over.
     heard_at: Monotonic,
+    /// Since when it takes no records; a probe does not end that.
+    parked_since: Option<Monotonic>,
     /// Since when, and until when, fresh metadata has denied the topic without a break.
     denied: Option<(Monotonic, Monotonic)>,
     /// Since when records were refused at once, without an acknowledgement in between.
@@ -126,6 +128,7 @@ impl Topics {
             tasks: 0,
             bytes: 0,
             heard_at: now,
+            parked_since: None,
             denied: None,
             refused_since: None,
             is_full: false,
@@ -152,6 +155,7 @@ impl Topics {
             return None;
         }
         entry.state = State::Healthy;
+        entry.parked_since = None;
         Some(Action::Unparked(topic.clone()))
     }
 
@@ -172,6 +176,7 @@ impl Topics {
             match topic.state {
                 State::Healthy if is_silent => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                    topic.parked_since = Some(now);
                     actions.push(Action::Parked(name.clone()));
                 }
                 // A probe without a task goes on until there is one, and one whose tasks are not due yet until they are.
@@ -263,12 +268,13 @@ impl Topics {
         self.topics.values().filter(|topic| topic.takes_none()).count()
     }
 
-    /// The same, with whether it is gone and since when nothing was heard of it; those that have been silent for longest first.
+    /// The same, with whether it is gone, and since when it takes none; the longest first.
     pub fn parked(&self) -> Vec<(&TopicName, bool, Monotonic)> {
-        let silent = self.topics.iter().filter(|(_, topic)| topic.takes_none());
+        let taking_none = self.topics.iter().filter(|(_, topic)| topic.takes_none());
+        let since = |topic: &Topic| topic.parked_since.unwrap_or(topic.heard_at);
         let mut parked: Vec<_> =
-            silent.map(|(name, topic)| (name, matches!(topic.state, State::Gone { .. }), topic.heard_at)).collect();
-        parked.sort_by_key(|(name, _, heard_at)| (*heard_at, *name));
+            taking_none.map(|(name, topic)| (name, matches!(topic.state, State::Gone { .. }), since(topic))).collect();
+        parked.sort_by_key(|(name, _, since)| (*since, *name));
         parked
     }
 
@@ -322,6 +328,21 @@ mod tests {
         assert_eq!(topics.left_out(), [topic()]);
         assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
         assert!(topics.is_open(&topic()));
+    }
+
+    #[test]
+    fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
+        let mut topics = silent_topics();
+        let (name, other) = (topic(), TopicName::stored("refunds"));
+        assert_eq!(topics.parked(), [(&name, false, second(5))]);
+        assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
+        topics.looked(&name, Sight::There, second(10));
+        assert_eq!(topics.parked(), [(&name, false, second(5))], "it has tasks, and nothing is acknowledged");
+        topics.held(&other, 1, 10, second(11));
+        topics.turn(second(16), true, |_| true);
+        assert_eq!(topics.parked(), [(&name, false, second(5)), (&other, false, second(16))]);
+        topics.acknowledged(&name, second(17));
+        assert_eq!(topics.parked(), [(&other, false, second(16))]);
     }
 
     #[test]

@@ -40,7 +40,8 @@ const BYTES_IN_FLIGHT_MIN: usize = 2 << 20;
 const PUBLISH_DEADLINE_MIN: Duration = Duration::from_secs(1);
 
 /// Names that mean the same: a property given by its other name must replace ours, not stand beside it.
-const ALIASES: [(&str, &str); 7] = [
+const ALIASES: [(&str, &str); 8] = [
+    ("sasl.mechanism", "sasl.mechanisms"),
     ("metadata.broker.list", "bootstrap.servers"),
     ("queue.buffering.max.ms", "linger.ms"),
     ("message.send.max.retries", "retries"),
@@ -104,13 +105,13 @@ impl Settings {
 
     /// librdkafka would ask to be compiled anew.
     fn problem_of_sasl(&self) -> Option<String> {
-        let value_of = |names: [&str; 2]| {
-            let given = self.properties.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
+        let value_of = |wanted: &str| {
+            let given = self.properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
             given.map(|(_, value)| value.to_ascii_uppercase())
         };
-        let uses_sasl = value_of(["security.protocol"; 2]).is_some_and(|protocol| protocol.starts_with("SASL"));
-        let is_kerberos = value_of(["sasl.mechanism", "sasl.mechanisms"]).is_none_or(|mechanism| mechanism == "GSSAPI");
-        let words = "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism: set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER";
+        let uses_sasl = value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
+        let is_kerberos = value_of("sasl.mechanisms").is_none_or(|mechanism| mechanism == "GSSAPI");
+        let words = "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism: set it to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512";
         (uses_sasl && is_kerberos).then(|| words.to_owned())
     }
 

@@ -214,7 +214,7 @@ impl Claimer {
 
     fn note_success(&self, has_taken: bool) {
         if let Some(mut streak) = self.progress.streak(self.index) {
-            streak.claimed(has_taken, clock::monotonic());
+            streak.claimed(has_taken, !self.mine.is_empty(), clock::monotonic());
         }
     }
 
@@ -382,6 +382,7 @@ impl Claimer {
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
+            self.note_success(false);
             self.claiming.took(claim, &Taken { full, ..Taken::default() });
             return Ok(0);
         }

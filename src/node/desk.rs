@@ -344,7 +344,7 @@ impl Desk {
         let topics = self.holdings.topics();
         let parked = topics.parked().into_iter().take(PARKED_SHOWN_MAX);
         parked
-            .map(|(topic, is_gone, heard_at)| ParkedTopic { topic: topic.clone(), is_gone, silent_for: now.since(heard_at) })
+            .map(|(topic, is_gone, since)| ParkedTopic { topic: topic.clone(), is_gone, parked_for: now.since(since) })
             .collect()
     }
 

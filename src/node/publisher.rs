@@ -340,11 +340,21 @@ impl Publisher {
     /// # Errors
     /// When no new producer can be made.
     pub async fn check(&self) -> Result<(), kafka::Error> {
+        let outcome = self.check_together().await;
+        self.check_alone().await;
+        outcome
+    }
+
+    async fn check_together(&self) -> Result<(), kafka::Error> {
         let line = self.current();
         if self.is_unanswered(&line).await && self.replace(&line, Retire::All)? {
             tracing::warn!("no broker answered the producer, though Kafka is there; a new one was made");
         }
-        let Some(line) = self.alone().line.clone() else { return Ok(()) };
+        Ok(())
+    }
+
+    async fn check_alone(&self) {
+        let Some(line) = self.alone().line.clone() else { return };
         if self.is_unanswered(&line).await {
             // Unless another one has taken its place meanwhile.
             let taken = self.alone().line.take_if(|current| Arc::ptr_eq(current, &line));
@@ -355,7 +365,6 @@ impl Publisher {
                 self.retire(line, Retire::All);
             }
         }
-        Ok(())
     }
 
     async fn is_unanswered(&self, line: &Line) -> bool {

@@ -95,6 +95,10 @@ impl Retirer {
     async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         if self.prepare(partition).await? {
             reach(Point::LeafTruncated);
+            // A detach that was refused has cost the session, and its lock.
+            if !self.detach.is_open() && !self.lock().await? {
+                return Ok(());
+            }
             self.detach(partition).await?;
             reach(Point::LeafDetached);
             self.drop_or_keep(partition, now, retired).await?;

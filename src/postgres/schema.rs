@@ -59,9 +59,9 @@ pub enum MigrateError {
     #[error("this program is older than the schema (version {0}): use the newer program")]
     Newer(i64),
     #[error(
-        "version {0} of the schema is another one than this program's: a version of the program made it that was never released. Make a new database"
+        "version {0} of the schema was made by another build of this program, and nothing was changed: use that build (a database without tasks may as well be made anew)"
     )]
-    Unreleased(i64),
+    OtherBuild(i64),
     #[error("the storage of another program version: {0}")]
     Mismatch(String),
 }
@@ -104,7 +104,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
         sqlx::migrate::MigrateError::Execute(source) | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
             MigrateError::Postgres(Error::new("migrate", source.into()))
         }
-        sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::Unreleased(version),
+        sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::OtherBuild(version),
         other => MigrateError::Mismatch(other.to_string()),
     })
 }
@@ -217,7 +217,7 @@ pub enum CheckError {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error(
-        "the tables belong to the role {owner}, and this one is no member of it: partitions could be neither made nor dropped. See \"Rights\" in docs/operations.md"
+        "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operations.md"
     )]
     NotOwner { owner: String },
 }

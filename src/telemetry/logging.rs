@@ -31,25 +31,33 @@ impl Settings {
     /// `filter` is a level or a list of `target=level`; `format` is `text` or `json`.
     pub fn new(filter: &str, format: &str) -> Result<Self, Wrong> {
         let wrong = |text: String| Wrong { flag: "--log", text };
-        // What is no level would be taken for the name of a part of the program, and all other lines would be missing without a word.
-        let mut bare = filter.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '[']));
-        if let Some(other) = bare.find(|directive| directive.is_empty() || directive.parse::<LevelFilter>().is_err()) {
+        // A blank beside a level would make it the name of a part of the program.
+        let directives: Vec<&str> = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+        if directives.is_empty() {
+            return Err(wrong(
+                "it is empty: a level (error, warn, info, debug, trace, off) or target=level is wanted".to_owned(),
+            ));
+        }
+        // What is no level would be taken for such a name, and all other lines would be missing without a word.
+        let mut bare = directives.iter().filter(|directive| !directive.contains(['=', '[']));
+        if let Some(other) = bare.find(|directive| directive.parse::<LevelFilter>().is_err()) {
             return Err(wrong(format!(
                 "`{other}` is no level: error, warn, info, debug, trace, off; of one part it is target=level"
             )));
         }
-        EnvFilter::try_new(filter).map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
+        let filter = directives.join(",");
+        EnvFilter::try_new(&filter).map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
         let format = match format.trim() {
             "text" | "" => Format::Text,
             "json" => Format::Json,
             other => return Err(Wrong { flag: "--log-format", text: format!("`{other}` is neither text nor json") }),
         };
-        Ok(Self { filter: filter.to_owned(), format })
+        Ok(Self { filter, format })
     }
 
     /// A level alone is that of this program and its Kafka client: the libraries' own lines would bury them.
     fn directives(&self) -> String {
-        match self.filter.trim().parse::<LevelFilter>() {
+        match self.filter.parse::<LevelFilter>() {
             Ok(level) if level > LevelFilter::WARN => format!("warn,punctual={level},librdkafka={level}"),
             _ => self.filter.clone(),
         }
@@ -82,9 +90,9 @@ mod tests {
         assert!(Settings::new("info,punctual::node=debug", "json").is_ok());
         assert_eq!(Settings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag), Err("--log"));
         assert_eq!(Settings::new("info", "xml").map_err(|wrong| wrong.flag), Err("--log-format"));
-        for silent in ["warning", "verbose", "", "info,loud", "punctual"] {
+        for silent in ["warning", "verbose", "", " , ", "info,loud", "punctual"] {
             let wrong = Settings::new(silent, "text").unwrap_err();
-            assert!(wrong.flag == "--log" && wrong.text.contains("is no level: error, warn, info"), "{wrong:?}");
+            assert!(wrong.flag == "--log" && wrong.text.contains("error, warn, info"), "{wrong:?}");
         }
     }
 
@@ -92,7 +100,9 @@ mod tests {
     fn a_level_alone_is_that_of_this_program() {
         let directives = |filter: &str| Settings::new(filter, "text").unwrap().directives();
         assert_eq!(directives("debug"), "warn,punctual=debug,librdkafka=debug");
-        assert_eq!(directives("error"), "error");
+        assert_eq!(directives(" debug ,"), directives("debug"));
+        assert_eq!(directives("error "), "error");
+        assert_eq!(directives("info, h2=debug"), "info,h2=debug");
         assert_eq!(directives("trace,h2=info"), "trace,h2=info");
     }
 }

@@ -68,8 +68,11 @@ async fn cancels_beside_a_locked_row_take_effect() {
         }
     }
     assert!(refused.contains(&(accepted[100].id, 503)), "it is locked");
-    // On a busy machine the time may be up before the halves have come down to one.
-    assert!(refused.len() < 100 && refused.iter().all(|(_, status)| *status == 503), "{refused:?}");
+    assert!(refused.iter().all(|(_, status)| *status == 503), "{refused:?}");
+    // On a busy machine the time may be up before the halves have come down to one. The others are told to come again, and the lock does not keep them.
+    for (id, _) in refused.iter().filter(|(id, _)| *id != accepted[100].id) {
+        eventually("a cancel beside the lock takes effect", DEADLINE, async || node.api().cancel(*id).await.status == 200).await;
+    }
     holder.close().await.unwrap();
     assert_eq!(node.api().cancel(accepted[100].id).await.verdict(), "cancelled");
 }

@@ -188,7 +188,9 @@ impl Cluster {
                 return false;
             };
             let is_there = |answer: &TopicResult| matches!(answer, Err((_, RDKafkaErrorCode::TopicAlreadyExists)));
-            answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer))
+            let is_made = answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer));
+            may_be_made |= answers.iter().any(|answer| answer.is_err() && !is_there(answer));
+            is_made
         })
         .await;
         // The answer comes from the controller; brokers learn of the topic a moment later.

@@ -38,7 +38,7 @@ async fn at_500_tasks_a_second_they_are_on_time() {
             let records = consumer.records();
             let undisturbed = records.iter().filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
             let lateness: Vec<i64> = undisturbed.map(|record| record.timestamp - due_at(record)).collect();
-            assert!(lateness.len() >= count / 2, "this machine stands still for half of the time: nothing can be said");
+            assert!(lateness.len() >= count / 4 * 3, "this machine stands still for a quarter of the time: nothing can be said");
             let late = lateness.iter().filter(|late| **late > P99_MAX_MS).count();
             assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {P99_MAX_MS} ms late", lateness.len());
         }

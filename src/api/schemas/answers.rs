@@ -196,7 +196,7 @@ fn cluster() -> Value {
         "parked_topics": {
             "type": "array",
             "items": reference("ParkedTopic"),
-            "description": "Topics that take no records of the node that answers: their tasks wait. Silent for longest first, at most 100.",
+            "description": "Topics that take no records of the node that answers: their tasks wait. The longest first, at most 100.",
         },
         "missing": { "type": "array", "items": reference("Missing"), "description": "What the node that answers lacks to be ready." },
     });
@@ -234,9 +234,9 @@ fn parked_topic() -> Value {
     let properties = json!({
         "topic": reference("TopicName"),
         "is_gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
-        "silent_ms": count("Since its last acknowledgement, or since the first record that waits was handed over, in ms."),
+        "parked_ms": count("For how long it has taken none, in ms; probes do not end it."),
     });
-    object("A topic that takes no records.", &["topic", "is_gone", "silent_ms"], &properties)
+    object("A topic that takes no records.", &["topic", "is_gone", "parked_ms"], &properties)
 }
 
 fn backlog() -> Value {

@@ -11,6 +11,8 @@ const APART_MAX: Duration = Duration::from_secs(15);
 /// A loop without shards, because its claims failed, tries one of nothing after so long; after each relapse twice as long, for such a claim proves little.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// A claim may notice that Postgres is away so much earlier than a heartbeat does.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Whom a failure meets; whoever may be alone with it comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,18 +68,23 @@ impl Streak {
         self.failing = Some(failing);
     }
 
-    /// A claim has succeeded, and taken something or not. One of nothing ends what has lasted only when the pause is over.
-    pub fn claimed(&mut self, has_taken: bool, now: Monotonic) {
-        if has_taken {
-            *self = Self::default();
-        } else if self.failing.as_ref().is_none_or(|failing| !failing.lasts() || self.is_over(failing, now)) {
+    /// A claim has succeeded. One that took nothing proves little of a loop without shards, whose sweeps of all shards go on: there it ends what has lasted only
+    /// when the pause is over.
+    pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
+        let is_proof = |failing: &Failing| has_taken || has_shards || !failing.lasts() || self.is_over(failing, now);
+        if self.failing.as_ref().is_some_and(is_proof) {
             self.failing = None;
+        }
+        if has_taken {
+            self.pause = PAUSE;
         }
     }
 
-    /// Postgres was away, which was nobody's fault. How long to wait after the next relapse is not forgotten.
-    pub fn forgive(&mut self) {
-        self.failing = None;
+    /// Postgres was away from `since` on, which was nobody's fault: what began with it is forgiven. How long to wait after the next relapse is not forgotten.
+    pub fn forgive(&mut self, since: Monotonic) {
+        if self.failing.as_ref().is_some_and(|failing| since.since(failing.since) <= NOTICED_WITHIN) {
+            self.failing = None;
+        }
     }
 
     /// True when claims have failed, and one more is to be tried although the loop has no shards.
@@ -118,7 +125,15 @@ mod tests {
         streak.failed("too many connections".to_owned(), Blame::Unclear, at(15));
         let failing = streak.failing(at(15)).unwrap();
         assert_eq!((failing.since, failing.why.as_str()), (at(10), "too many connections"));
-        streak.claimed(true, at(15));
+        streak.claimed(true, true, at(15));
+        assert_eq!(streak.failing(at(15)), None);
+    }
+
+    #[test]
+    fn a_loop_with_shards_is_well_at_its_first_success() {
+        let mut streak = Streak::default();
+        relapse(&mut streak, 10);
+        streak.claimed(false, true, at(15));
         assert_eq!(streak.failing(at(15)), None);
     }
 
@@ -130,18 +145,18 @@ mod tests {
         streak.failed(String::new(), Blame::Lock, at(40));
         streak.failed(String::new(), Blame::Lock, at(41));
         assert_eq!(streak.failing(at(41)), None);
-        streak.claimed(false, at(41));
+        streak.claimed(false, false, at(41));
         streak.failed(String::new(), Blame::Lock, at(46));
         assert_eq!(streak.failing(at(46)), None, "it began anew");
     }
 
     #[test]
-    fn a_claim_of_nothing_ends_what_has_lasted_when_the_pause_is_over() {
+    fn a_claim_of_nothing_without_shards_ends_what_has_lasted_when_the_pause_is_over() {
         let mut streak = Streak::default();
         relapse(&mut streak, 10);
-        streak.claimed(false, at(16));
-        assert!(streak.failing(at(16)).is_some(), "the sweeps of all shards go on without shards, and find nothing");
-        streak.claimed(false, at(17));
+        streak.claimed(false, false, at(16));
+        assert!(streak.failing(at(16)).is_some());
+        streak.claimed(false, false, at(17));
         assert_eq!(streak.failing(at(17)), None);
     }
 
@@ -154,16 +169,18 @@ mod tests {
             relapse(&mut streak, second);
             let pause = pause_from(&streak, second + 5);
             assert!(streak.failing(at(second + 5 + pause)).is_some(), "until it tries it goes on failing");
-            streak.claimed(false, at(second + 5 + pause));
+            streak.claimed(false, false, at(second + 5 + pause));
             pauses.push(pause);
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
         relapse(&mut streak, 900);
-        streak.forgive();
+        streak.forgive(at(904));
+        assert!(streak.failing(at(905)).is_some(), "it failed before Postgres was away");
+        streak.forgive(at(902));
         assert_eq!(streak.failing(at(905)), None);
         relapse(&mut streak, 1000);
         assert_eq!(pause_from(&streak, 1005), 60, "forgiven, not forgotten");
-        streak.claimed(true, at(1100));
+        streak.claimed(true, true, at(1100));
         relapse(&mut streak, 1200);
         assert_eq!(pause_from(&streak, 1205), 2);
     }

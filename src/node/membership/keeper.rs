@@ -63,6 +63,8 @@ pub(super) struct Keeper {
     has_left: bool,
     /// In a row, and why the last one failed.
     failures: u32,
+    /// When the first of them failed, if Postgres was away then.
+    away_since: Option<Monotonic>,
     failure: String,
     is_wedged: bool,
     /// Says that claims fail.
@@ -94,6 +96,7 @@ impl Keeper {
             is_cut_off: false,
             has_left: false,
             failures: 0,
+            away_since: None,
             failure: String::new(),
             is_wedged: false,
             failing_said: Seldom::new(SAY_EVERY),
@@ -193,8 +196,8 @@ impl Keeper {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
         self.parts.clock.take_in(stamp, asked_at);
-        if self.failures > 0 {
-            self.parts.progress.forgive();
+        if let Some(since) = self.away_since.take() {
+            self.parts.progress.forgive(since);
         }
         let sent_at = clock::monotonic();
         let answer = if self.is_waiting { self.heartbeats.read(self.settings.node).await? } else { self.beat(sent_at).await? };
@@ -391,6 +394,7 @@ impl Keeper {
         self.failure = chain(error);
         if self.failures == 0 {
             tracing::warn!(error = self.failure, "heartbeats do not reach Postgres; shards stay where they are");
+            self.away_since = error.is_away().then(clock::monotonic);
         }
         self.failures = self.failures.saturating_add(1);
     }

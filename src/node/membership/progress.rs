@@ -57,9 +57,9 @@ impl Progress {
         Some(self.loops.get(loop_index)?.streak.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Postgres was away: no loop is to blame for that.
-    pub fn forgive(&self) {
-        self.streaks().for_each(|mut streak| streak.forgive());
+    /// Postgres was away from `since` on: no loop is to blame for that.
+    pub fn forgive(&self, since: Monotonic) {
+        self.streaks().for_each(|mut streak| streak.forgive(since));
     }
 
     /// The claims that fail for long: of the loops with such claims, the one that may be alone with it, and then the one with the oldest failure.
@@ -117,9 +117,9 @@ mod tests {
         assert_eq!(progress.failing(at(15)).unwrap().why, "Lock");
         fail(1, 13, Blame::Unclear);
         assert_eq!(progress.failing(at(18)).unwrap().why, "Unclear");
-        progress.streak(1).unwrap().claimed(true, at(18));
+        progress.streak(1).unwrap().claimed(true, true, at(18));
         assert_eq!(progress.failing(at(18)).unwrap().why, "Lock", "the other loop's claims say nothing of this one's");
-        progress.forgive();
+        progress.forgive(at(11));
         assert_eq!(progress.failing(at(18)), None);
         assert!(progress.streak(3).is_none());
     }

@@ -264,7 +264,7 @@ impl Model {
             parked_topics: vec![ParkedTopic {
                 topic: TopicName::stored("away"),
                 is_gone: false,
-                silent_for: Duration::from_secs(12),
+                parked_for: Duration::from_secs(12),
             }],
             missing: self.missing(),
         }

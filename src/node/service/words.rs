@@ -166,7 +166,7 @@ pub struct ClusterView {
     pub nodes: Vec<NodeView>,
     /// Tasks that are overdue and unclaimed, over all shards; counted up to a bound.
     pub backlog: Option<Backlog>,
-    /// Topics that take no records of this node's; those that have been silent for longest first, at most [`PARKED_SHOWN_MAX`].
+    /// Topics that take no records of this node's; the longest first, at most [`PARKED_SHOWN_MAX`].
     pub parked_topics: Vec<ParkedTopic>,
     /// What this node lacks to be ready.
     pub missing: Vec<Missing>,
@@ -180,8 +180,8 @@ pub struct ParkedTopic {
     pub topic: TopicName,
     /// Kafka has denied it for so long that its tasks become dead letters.
     pub is_gone: bool,
-    /// Since the last acknowledgement, or since the first record that waits was handed over.
-    pub silent_for: Duration,
+    /// Probes do not end it, only an acknowledgement does.
+    pub parked_for: Duration,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -31,6 +31,7 @@ pub const TASKS: &[Row] = &[
     // Fields.
     ("{}", 400, "missing-field", "topic"),
     (r#"{"delay":1,"payload":1}"#, 400, "missing-field", "topic"),
+    (r#"{"topic":"__consumer_offsets","delay":1,"payload":1}"#, 400, "invalid-value", "topic"),
     (r#"{"topic":"t","delay":1,"payload":1,"dely":2}"#, 400, "unknown-field", "dely"),
     (r#"{"topic":"t","delay":1,"payload":1,"Topic":"u"}"#, 400, "unknown-field", "Topic"),
     (r#"{"topic":"t","topic":"t","delay":1,"payload":1}"#, 400, "duplicate-field", "topic"),
