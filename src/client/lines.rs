@@ -234,7 +234,8 @@ impl<'a> Run<'a> {
     fn report_wrong(&mut self, wrong: &[WrongLine], screen: &Screen) {
         for line in wrong {
             let (slug, status, title) = match line.kind {
-                WrongKind::NotJson => ("malformed-json", 400, "The line is not a task"),
+                WrongKind::NotJson => ("malformed-json", 400, "The line is not JSON in UTF-8"),
+                WrongKind::NotATask => ("invalid-value", 400, "The line is not a task"),
                 WrongKind::TooLong => ("body-too-large", 413, "The line is too long"),
             };
             let kind = format!("urn:punctual:problem:{slug}");

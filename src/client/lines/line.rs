@@ -24,6 +24,8 @@ pub struct WrongLine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WrongKind {
     NotJson,
+    /// It is JSON, and no object.
+    NotATask,
     TooLong,
 }
 
@@ -41,17 +43,19 @@ impl Naming {
 
     /// The task of a line; `None` for an empty one. Only members are added: what the line says goes to the node byte for byte.
     pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
-        let wrong = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
+        let not_json = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
+        let not_a_task = || WrongLine { number, kind: WrongKind::NotATask, detail: "a task is an object of JSON".to_owned() };
         let text =
-            std::str::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 from byte {}", error.valid_up_to() + 1)))?;
+            std::str::from_utf8(bytes).map_err(|error| not_json(format!("not UTF-8 from byte {}", error.valid_up_to() + 1)))?;
         // Some editors begin a file with a mark of its byte order.
         let text = if number == 1 { text.trim_start_matches('\u{feff}') } else { text };
         let text = text.trim_matches([' ', '\t', '\r', '\n']);
         if text.is_empty() {
             return Ok(None);
         }
-        let shape: Shape = serde_json::from_str(text).map_err(|error| wrong(without_line(&error)))?;
-        let Some(members) = text.strip_prefix('{') else { return Err(wrong("a task is an object of JSON".to_owned())) };
+        let shape: Shape = serde_json::from_str(text)
+            .map_err(|error| if error.is_data() { not_a_task() } else { not_json(without_line(&error)) })?;
+        let members = text.strip_prefix('{').ok_or_else(not_a_task)?;
         let mut added = Vec::with_capacity(2);
         if !shape.has_name {
             added.push(format!("\"name\":{}", serde_json::Value::from(format!("{}/{number}", self.run_id))));
@@ -73,8 +77,7 @@ impl Naming {
 /// A line is its own place: only the column says something.
 fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let text = text.split(" at line ").next().unwrap_or_default();
-    if error.is_data() { "a task is an object of JSON".to_owned() } else { format!("{text} at column {}", error.column()) }
+    format!("{} at column {}", text.split(" at line ").next().unwrap_or_default(), error.column())
 }
 
 /// What there is to know of an object before it gets more members.
@@ -162,9 +165,15 @@ mod tests {
 
     #[test]
     fn what_is_no_object_is_not_sent() {
-        for text in ["5", "[]", "null", "{", "{} {}", "{\"a\":}", "{'a':1}", "nonsense", "{\"a\":1}}", "\"{\""] {
+        let kind_of = |text: &str| {
             let wrong = Naming::new("r", None).line_of(3, text.as_bytes()).unwrap_err();
-            assert_eq!((wrong.number, wrong.kind), (3, WrongKind::NotJson), "{text}");
+            (wrong.number, wrong.kind)
+        };
+        for text in ["{", "{} {}", "{\"a\":}", "{'a':1}", "nonsense", "{\"a\":1}}"] {
+            assert_eq!(kind_of(text), (3, WrongKind::NotJson), "{text}");
+        }
+        for text in ["5", "[]", "null", "\"{\""] {
+            assert_eq!(kind_of(text), (3, WrongKind::NotATask), "{text}");
         }
         let wrong = Naming::new("r", None).line_of(1, b"{\"a\": nul}").unwrap_err();
         assert_eq!(wrong.detail, "expected ident at column 10");
