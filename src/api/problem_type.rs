@@ -2,8 +2,8 @@
 //! that a node serves below `/problems` are made of it.
 //!
 //! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
-//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the problem of
-//! one task of a batch has it, too.
+//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the
+//! problem of one task of a batch has it, too.
 
 use axum::http::{HeaderValue, StatusCode};
 
@@ -52,7 +52,7 @@ macro_rules! problem_types {
 
 problem_types! {
     MalformedJson(400, "malformed-json", "The body is not JSON in UTF-8") {
-        when: "The body is not JSON, or its bytes are not UTF-8. `detail` has the line and the column.",
+        when: "The body is empty or no JSON, or its bytes are not UTF-8. `detail` has the line and the column, if there are any.",
         then: "Correct the body. A byte order mark and trailing commas are no JSON."
     }
     MalformedEncoding(400, "malformed-encoding", "The body is not what its encoding says") {

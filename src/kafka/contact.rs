@@ -2,7 +2,8 @@
 //!
 //! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
 //! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an
-//! answer. A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed within the probe's deadline (1 s), and one that hangs within 2 s.
+//! answer. A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed
+//! within the probe's deadline (1 s), and one that hangs within 2 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
