@@ -2,6 +2,7 @@
 
 mod assembly;
 mod kafka_settings;
+mod readiness;
 mod startup;
 
 use std::io::ErrorKind;
@@ -24,6 +25,8 @@ use crate::{postgres, telemetry};
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the background tasks may take to end once nothing is left to do.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// Without these tasks nothing that is held gets out, or is settled.
+const VITAL: [&str; 3] = ["wheel", "topics", "settle"];
 /// How often a draining node looks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -56,6 +59,7 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// # Errors
 /// When it cannot start (what is only away is waited for), or when a background task failed.
 pub async fn serve(settings: Settings) -> Result<(), Failure> {
+    telemetry::logging::uncouple().map_err(|error| format!("the thread that writes the log: {error}"))?;
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
@@ -70,6 +74,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let api_metrics = api::Metrics::register(&mut registry);
     let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
+    tasks.spawn("readiness", readiness::say(service.clone(), tasks.clone()));
     tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
@@ -113,7 +118,7 @@ async fn run(
     let (postgres, node) = (parts.postgres.clone(), parts.node);
     let running = assembly::start(settings, parts, checked.cluster, service, tasks).await?;
     tasks.draining.cancelled().await;
-    drain(settings, &running).await;
+    drain(settings, &running, tasks).await;
     // The loops have ended before the heartbeat says that nobody is there any more: what is left, if anything, is adopted at once.
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
@@ -126,20 +131,18 @@ async fn run(
 }
 
 /// Claims no more, publishes and settles what is in flight, leaves.
-async fn drain(settings: &Settings, running: &assembly::Running) {
+async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) {
     tracing::info!(timeout = ?settings.drain_timeout, "draining");
     let began_at = clock::monotonic();
     if !running.membership.leave(LEAVE_DEADLINE).await {
         tracing::warn!("the others could not be told that this node leaves; they take over when its heartbeat has aged");
     }
     while !running.is_idle() {
-        if clock::monotonic().since(began_at) >= settings.drain_timeout {
+        let is_hopeless = tasks.has_failed(&VITAL);
+        if is_hopeless || clock::monotonic().since(began_at) >= settings.drain_timeout {
             let amount = running.holdings.amount();
-            tracing::warn!(
-                batches = amount.batches,
-                tasks = amount.tasks,
-                "the drain timeout has passed; other nodes adopt what is left"
-            );
+            let reason = if is_hopeless { "this node cannot publish or settle it" } else { "the drain timeout has passed" };
+            tracing::warn!(batches = amount.batches, tasks = amount.tasks, reason, "given up what is left: other nodes adopt it");
             running.give_up();
             return;
         }
@@ -161,6 +164,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
             }
             if count == 2 {
                 tracing::warn!("told to stop again: ending at once");
+                telemetry::logging::flush();
                 std::process::exit(130);
             }
             tasks.draining.cancel();

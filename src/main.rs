@@ -16,10 +16,12 @@ fn main() -> ExitCode {
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
     let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
-    ended.unwrap_or_else(|failure| {
+    let code = ended.unwrap_or_else(|failure| {
         tracing::error!("{}", chain(failure.as_ref()));
         ExitCode::FAILURE
-    })
+    });
+    telemetry::logging::flush();
+    code
 }
 
 async fn run(command: Command) -> Result<ExitCode, Failure> {

@@ -1,8 +1,9 @@
 //! Tasks in the background, and how the process ends: each task is named, tracked, and its failure ends the node.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,15 @@ pub struct Tasks {
     pub draining: CancellationToken,
     /// Cancelled when nothing is held any more, or the drain timeout has passed: end.
     pub stopping: CancellationToken,
-    failed: Arc<Mutex<Option<String>>>,
+    failed: Arc<Mutex<Failed>>,
+}
+
+#[derive(Debug, Default)]
+struct Failed {
+    /// The first of them, in words.
+    first: Option<String>,
+    /// The tasks that have failed.
+    names: BTreeSet<&'static str>,
 }
 
 impl Tasks {
@@ -43,9 +52,10 @@ impl Tasks {
     }
 
     /// Takes note of a failure that ends the node.
-    pub fn fail(&self, name: &str, reason: &str) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.get_or_insert_with(|| format!("{name}: {reason}"));
+    pub fn fail(&self, name: &'static str, reason: &str) {
+        let mut failed = self.failed();
+        failed.first.get_or_insert_with(|| format!("{name}: {reason}"));
+        failed.names.insert(name);
         drop(failed);
         self.draining.cancel();
         tracing::error!(task = name, reason, "failed; the node drains and exits");
@@ -53,7 +63,17 @@ impl Tasks {
 
     /// The first failure, when there was one.
     pub fn failure(&self) -> Option<String> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failed().first.clone()
+    }
+
+    /// True when one of these has failed.
+    pub fn has_failed(&self, names: &[&str]) -> bool {
+        let failed = self.failed();
+        names.iter().any(|name| failed.names.contains(name))
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Failed> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends all tasks; true when all have ended within `deadline`.

@@ -6,17 +6,19 @@ use prometheus_client::encoding::text;
 use prometheus_client::metrics::info::Info;
 
 use super::Registry;
+use super::logging::Lost;
 use super::process::Process;
 
 /// What [`encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A registry that already knows the build and the process.
+/// A registry that already knows the build, the process and its log.
 pub fn registry(version: &'static str, commit: &'static str) -> Registry {
     let mut registry = Registry::default();
     let build = Info::new([("version", version), ("commit", commit)]);
     registry.register("punctual_build", "Version and commit of the program; always 1", build);
     registry.register_collector(Box::new(Process));
+    registry.register_collector(Box::new(Lost));
     registry
 }
 

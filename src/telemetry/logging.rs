@@ -1,9 +1,14 @@
 //! Logs, to stderr. Payloads and keys never get here: no line is given them.
 
+mod lines;
+
 use std::io;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+pub(super) use self::lines::Lost;
+pub use self::lines::{flush, uncouple};
 
 /// How the logs look and what gets into them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,14 +71,14 @@ impl Settings {
 
 /// Starts the logs of this process; when they were started before, nothing changes.
 pub fn start(settings: &Settings) {
-    let lines = tracing_subscriber::fmt()
+    let layer = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(settings.directives()))
-        .with_writer(io::stderr)
+        .with_writer(|| lines::Writer)
         // A line that cannot be written would be told of on the same stderr, with a panic: whoever reads the logs may go, and the node must not go with them.
         .log_internal_errors(false);
     let started = match settings.format {
-        Format::Text => lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
-        Format::Json => lines.json().flatten_event(true).with_current_span(false).try_init(),
+        Format::Text => layer.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
+        Format::Json => layer.json().flatten_event(true).with_current_span(false).try_init(),
     };
     if let Err(error) = started {
         tracing::warn!(%error, "the logs go on as they were started before");

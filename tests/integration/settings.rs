@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStderr};
 
 use crate::support::node::program;
 use crate::support::proxy::{Proxy, Target};
@@ -204,11 +205,10 @@ async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
     assert!(errors(&output).contains("belong to the role punctual"), "{}", errors(&output));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_outlives_whoever_reads_its_log() {
-    let cluster = Cluster::start("no-reader").await;
+/// A node whose log is a pipe, and the other end of it; it has said where it listens.
+async fn node_with_piped_log(cluster: &Cluster, log: &str) -> (Child, Lines<BufReader<ChildStderr>>, Api) {
     let arguments = ["--database-url", &cluster.database.url, "--kafka", &cluster.stack.kafka, "--cluster", &cluster.name];
-    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "trace"]);
+    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", log]);
     let mut node = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(node.stderr.take().unwrap()).lines();
     let address = loop {
@@ -218,11 +218,48 @@ async fn a_node_outlives_whoever_reads_its_log() {
             break line["address"].as_str().unwrap().to_owned();
         }
     };
-    drop(log);
-    let api = Api::new(format!("http://{address}"));
-    eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
+    (node, log, Api::new(format!("http://{address}")))
+}
+
+async fn ends_in_good_order(mut node: Child) {
     let pid = node.id().unwrap().to_string();
     assert!(tokio::process::Command::new("kill").args(["-s", "TERM", &pid]).status().await.unwrap().success());
     let status = tokio::time::timeout(DEADLINE, node.wait()).await.expect("the node ends").unwrap();
     assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_outlives_whoever_reads_its_log() {
+    let cluster = Cluster::start("no-reader").await;
+    let (node, log, api) = node_with_piped_log(&cluster, "trace").await;
+    drop(log);
+    eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
+    ends_in_good_order(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
+    let cluster = Cluster::start("slow-reader").await;
+    // A list counts as it is: all libraries' lines as well.
+    let (node, mut log, api) = node_with_piped_log(&cluster, "trace,sqlx=info").await;
+    eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
+    eventually("lines are lost", DEADLINE, async || {
+        futures_util::future::join_all((0..100).map(|_| api.get("/livez"))).await;
+        let metrics = api.get("/metrics").await.text;
+        let lost = metrics.lines().find_map(|line| line.strip_prefix("punctual_log_lines_lost_total ")).unwrap();
+        lost.parse::<u64>().unwrap() > 0
+    })
+    .await;
+    assert!(api.is_ready().await);
+    // Read again, it says so.
+    let told = async {
+        loop {
+            let line = log.next_line().await.unwrap().unwrap();
+            if line.contains("lines of this log are lost") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("the log tells of what it lacks");
+    ends_in_good_order(node).await;
 }

@@ -1,0 +1,151 @@
+//! The way of a log line to stderr.
+//!
+//! Whoever reads stderr may stop reading: a full pipe then holds up each thread that writes to it. So a node leaves its lines here, and a thread of their
+//! own writes them. What does not fit is lost, and counted: a node publishes whether its log is read or not.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+
+/// What may wait to be written; a line has some 200 bytes.
+const BYTES_MAX: usize = 1 << 20;
+/// How long the end of the process waits for its last lines to be written.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The log of this process: there is one stderr.
+static LOG: Log = Log { state: Mutex::new(State::new()), changed: Condvar::new() };
+
+struct Log {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Whole lines, as they came.
+    waiting: Vec<u8>,
+    /// The thread is there; without it, lines are written by whoever has them.
+    has_thread: bool,
+    /// The thread has taken lines, and has not written them yet.
+    is_writing: bool,
+    lost: u64,
+}
+
+impl State {
+    const fn new() -> Self {
+        Self { waiting: Vec::new(), has_thread: false, is_writing: false, lost: 0 }
+    }
+
+    fn put(&mut self, lines: &[u8]) {
+        if self.waiting.len() + lines.len() <= BYTES_MAX {
+            self.waiting.extend_from_slice(lines);
+        } else {
+            self.lose(lines);
+        }
+    }
+
+    fn lose(&mut self, lines: &[u8]) {
+        let count = lines.iter().filter(|byte| **byte == b'\n').count();
+        self.lost = self.lost.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+}
+
+impl Log {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what comes, for as long as the process lives.
+    fn write_all(&self) {
+        let mut lines = Vec::new();
+        let mut said = 0;
+        loop {
+            let mut state = self.state();
+            state.is_writing = false;
+            self.changed.notify_all();
+            state = self.changed.wait_while(state, |state| state.waiting.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut state.waiting, &mut lines);
+            state.is_writing = true;
+            let lost = state.lost;
+            drop(state);
+            if io::stderr().write_all(&lines).is_err() {
+                // Nobody is there any more; there may be again.
+                self.state().lose(&lines);
+            } else if lost > std::mem::replace(&mut said, lost) {
+                tracing::warn!(lines = lost, "lines of this log are lost: they came faster than they were read");
+            }
+            lines.clear();
+        }
+    }
+}
+
+/// Where the formatter writes, a whole line at a time.
+#[derive(Debug)]
+pub(super) struct Writer;
+
+impl Write for Writer {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut state = LOG.state();
+        if !state.has_thread {
+            drop(state);
+            return io::stderr().write(line);
+        }
+        state.put(line);
+        drop(state);
+        LOG.changed.notify_all();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// From here on, no thread of this process waits for whoever reads its log.
+///
+/// # Errors
+/// When the thread that writes cannot be started.
+pub fn uncouple() -> io::Result<()> {
+    std::thread::Builder::new().name("log".to_owned()).spawn(|| LOG.write_all())?;
+    LOG.state().has_thread = true;
+    Ok(())
+}
+
+/// Waits until what was logged is written, or for a second.
+pub fn flush() {
+    let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
+    let waited = LOG.changed.wait_timeout_while(LOG.state(), FLUSH_DEADLINE, is_busy);
+    drop(waited.unwrap_or_else(PoisonError::into_inner));
+}
+
+/// How many lines of the log were lost.
+#[derive(Debug)]
+pub(in crate::telemetry) struct Lost;
+
+impl Collector for Lost {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metric = ConstCounter::new(LOG.state().lost);
+        let help = "Lines of the log that nobody read in time, and that were not written";
+        metric.encode(encoder.encode_descriptor("punctual_log_lines_lost", help, None, metric.metric_type())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let mut state = State::new();
+        let half = [vec![b'x'; BYTES_MAX / 2 - 1], vec![b'\n']].concat();
+        state.put(&half);
+        state.put(&half);
+        assert_eq!((state.waiting.len(), state.lost), (BYTES_MAX, 0));
+        state.put(b"one\ntwo\n");
+        assert_eq!((state.waiting.len(), state.lost), (BYTES_MAX, 2));
+    }
+}
