@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::{Monotonic, Timestamp};
-use crate::engine::cluster_clock::{Stamp, StampedClock};
+use crate::engine::cluster_clock::{Moment, Stamp, StampedClock};
 
 /// The monotonic time now. It goes on while the machine is suspended: a node that slept must know that it did.
 pub fn monotonic() -> Monotonic {
@@ -32,7 +32,16 @@ pub async fn sleep(span: Duration) {
 }
 
 fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
+    read(ClockId::Boottime)
+}
+
+/// Now, by both clocks.
+fn moment() -> Moment {
+    Moment { at: monotonic(), raw: Monotonic::from_start(read(ClockId::MonotonicRaw)) }
+}
+
+fn read(clock: ClockId) -> Duration {
+    let now = clock_gettime(clock);
     let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0));
     Duration::new(seconds, nanos)
 }
@@ -46,14 +55,14 @@ pub struct ClusterClock {
 impl ClusterClock {
     /// A lower bound of Postgres's clock: never ahead of it. `None` before the first stamp.
     pub fn now(&self) -> Option<Timestamp> {
-        self.lock().now(monotonic())
+        self.lock().now(moment())
     }
 
     /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
     pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
         let mut stamped = self.lock();
         // Read under the lock, so that stamps come in the order of their arrival; a later arrival makes the bound lower, never higher.
-        let has_jumped = stamped.take_in(Stamp { at, asked_at, arrived_at: monotonic() });
+        let has_jumped = stamped.take_in(Stamp { at, asked_at, arrived_at: moment() });
         drop(stamped);
         if has_jumped {
             tracing::error!(

@@ -187,7 +187,7 @@ mod tests {
         }
 
         fn bound(&self, micros: u64) -> Option<Timestamp> {
-            self.clock.now(monotonic(micros))
+            self.clock.now(monotonic(micros).into())
         }
 
         fn keep(&mut self, slice: Slice, micros: u64) {
@@ -204,8 +204,11 @@ mod tests {
             for (asked, there, back) in answers {
                 let (taken, arrived) = (asked + there, asked + there + back);
                 if is_new(arrived) {
-                    let stamp =
-                        Stamp { at: self.plan.server.at(taken), asked_at: monotonic(asked), arrived_at: monotonic(arrived) };
+                    let stamp = Stamp {
+                        at: self.plan.server.at(taken),
+                        asked_at: monotonic(asked),
+                        arrived_at: monotonic(arrived).into(),
+                    };
                     self.clock.take_in(stamp);
                     self.stamps.push(asked);
                 }
@@ -283,7 +286,7 @@ mod tests {
             let steps: i64 = self.plan.server.steps.iter().map(|(_, step)| step.min(&0).abs()).sum();
             let end = from + 8_000_000 + u64::try_from(steps).unwrap();
             while now < end && self.handed.len() < task_count {
-                let stamp = Stamp { at: self.plan.server.at(now), asked_at: monotonic(now), arrived_at: monotonic(now) };
+                let stamp = Stamp { at: self.plan.server.at(now), asked_at: monotonic(now), arrived_at: monotonic(now).into() };
                 self.clock.take_in(stamp);
                 self.stamps.push(now);
                 self.happen(Some(now), now);
