@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod cluster;
+pub mod failure;
 pub mod headers;
 pub mod ids;
 pub mod leaves;
@@ -19,6 +20,7 @@ pub mod topic;
 
 pub use batch::{Batch, BatchBuilder, BatchTask};
 pub use cluster::{ClusterSettings, ClusterWishes};
+pub use failure::Failure;
 pub use headers::Headers;
 pub use ids::{BatchId, IdRange, NodeId, TaskId};
 pub use monotonic::Monotonic;

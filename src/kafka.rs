@@ -18,7 +18,7 @@ mod settings;
 mod topics;
 
 pub use contact::Contact;
-pub use fate::{Fate, Reason, Report, SendError};
+pub use fate::{Failed, Fate, Reason, Report, SendError};
 pub use hooks::Hooks;
 pub use metrics::Metrics;
 pub use producer::Producer;

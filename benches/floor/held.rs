@@ -28,9 +28,10 @@ impl Held {
     /// Hands some of the batch's tasks to the producer.
     pub fn send(&self, places: impl Iterator<Item = usize>, producer: &Producer) {
         let slot = *self.slot.get().expect("a batch has its slot before it is sent");
+        let now = punctual::clock::wall();
         for place in places {
             let topic = self.batch.topics()[usize::from(self.batch.topic_index(place))].as_str();
-            producer.send((slot << PLACE_BITS) | place, topic, &self.batch.task(place)).expect("the producer has room");
+            producer.send((slot << PLACE_BITS) | place, topic, &self.batch.task(place), now).expect("the producer has room");
         }
     }
 

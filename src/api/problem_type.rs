@@ -123,6 +123,10 @@ problem_types! {
         when: "The whole record (key, payload, headers, those of Punctual included, and what goes around them) is larger than `max.message.bytes` of its topic.",
         then: "Make it smaller, or raise the topic's limit."
     }
+    KeyRequired(422, "key-required", "The topic takes no record without a key") {
+        when: "The task has no key, and its topic is compacted (`cleanup.policy`): Kafka refuses a record without one there.",
+        then: "Give the task a `key`, or send it to another topic."
+    }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
         when: "The due time is further ahead than this cluster takes (`--delay-max`).",
         then: "Correct the due time; milliseconds that were meant to be seconds are the usual reason. Else ask the operator for a longer one."

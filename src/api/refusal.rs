@@ -26,6 +26,11 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
             format!("the record takes up to {size} bytes, headers included, and its topic takes {size_max} (max.message.bytes)"),
         )
         .at(origin.payload),
+        Refusal::NoKey => Problem::new(
+            ProblemType::KeyRequired,
+            "the topic is compacted (cleanup.policy), and Kafka takes no record without a key there; give the task a key",
+        )
+        .at("key"),
         Refusal::TooFar { delay_max } => Problem::new(
             ProblemType::TooFarAhead,
             format!("a task may be due at most {} ahead (--delay-max)", span_text(delay_max)),

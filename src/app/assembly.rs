@@ -16,7 +16,7 @@ use crate::engine::books::Suspects;
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
-use crate::node::adopter::Adopter;
+use crate::node::adopter::{Adopter, LookBack};
 use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
@@ -185,11 +185,18 @@ pub async fn start(
 ) -> Result<Running, Failure> {
     let leaves = Arc::new(Leaves::default());
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
-    keep_partitions(settings, &parts, cluster, &leaves, tasks).await;
+    let clock = Arc::new(ClusterClock::default());
+    keep_partitions(settings, &parts, cluster, (&leaves, &clock), tasks).await;
     let interval = Rules::new(&cluster).interval();
-    let sweeping = keeper::sweep_names(Arc::clone(&names), interval, parts.keeper_metrics.clone(), tasks.stopping.clone());
+    let sweeping = keeper::sweep_names(
+        Arc::clone(&names),
+        Arc::clone(&clock),
+        interval,
+        parts.keeper_metrics.clone(),
+        tasks.stopping.clone(),
+    );
     tasks.spawn("free names", sweeping);
-    let core = core(settings, &parts, cluster, leaves, tasks)?;
+    let core = core(settings, &parts, cluster, (leaves, clock), tasks)?;
     preload(&parts, &core).await;
     start_claimers(settings, &parts, cluster, &core, tasks);
     let placing = Placing {
@@ -231,7 +238,13 @@ pub async fn start(
 }
 
 /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
-async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSettings, leaves: &Arc<Leaves>, tasks: &Tasks) {
+async fn keep_partitions(
+    settings: &Settings,
+    parts: &Parts,
+    cluster: ClusterSettings,
+    (leaves, clock): (&Arc<Leaves>, &Arc<ClusterClock>),
+    tasks: &Tasks,
+) {
     let mut rules = Rules::new(&cluster);
     rules.payload_retention = settings.retention.payloads;
     rules.receipts_retention = settings.retention.receipts;
@@ -247,7 +260,7 @@ async fn keep_partitions(settings: &Settings, parts: &Parts, cluster: ClusterSet
             () = tasks.draining.cancelled() => return,
         }
     }
-    keeper::start(tasks, &parts.postgres, keeper);
+    keeper::start(tasks, &parts.postgres, keeper, clock);
 }
 
 /// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
@@ -266,10 +279,9 @@ fn core(
     settings: &Settings,
     parts: &Parts,
     cluster: ClusterSettings,
-    leaves: Arc<Leaves>,
+    (leaves, clock): (Arc<Leaves>, Arc<ClusterClock>),
     tasks: &Tasks,
 ) -> Result<Core, Failure> {
-    let clock = Arc::new(ClusterClock::default());
     let bounds = holdings::Bounds {
         tasks_max: settings.bounds.in_flight_tasks,
         bytes_max: settings.bounds.in_flight_bytes,
@@ -285,14 +297,14 @@ fn core(
     let progress = Progress::new(settings.claim_loops);
     let membership = start_membership(settings, parts, cluster, &clock, &holdings, &progress, tasks)?;
     let gate = Arc::new(Gate::new(Arc::clone(&clock), parts.contact.clone(), tasks.draining.clone(), membership.trust()));
-    let reports = Arc::new(Reports::new(Arc::clone(&holdings), Arc::clone(&clock), parts.metrics.clone()));
-    let publishing = Arc::clone(&gate);
+    let contact = parts.contact.clone();
+    let reports = Arc::new(Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact, parts.metrics.clone()));
     let publisher = Arc::new(Publisher::new(
         reports,
         parts.kafka.clone(),
         parts.kafka_metrics.clone(),
         parts.contact.clone(),
-        Box::new(move || publishing.may_publish()),
+        Arc::clone(&gate),
     )?);
     let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
     let shared = Arc::new(claimer::Shared::new(
@@ -395,6 +407,9 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, placing: &Pla
         to_load: Vec::new(),
         to_free: Vec::new(),
         standing: core.membership.standing(),
+        progress: core.progress.clone(),
+        clock: Arc::clone(&core.clock),
+        past: LookBack::default(),
     };
     tasks.spawn("adopt", adopter.run());
     let topic_keeper = TopicKeeper {
@@ -406,6 +421,8 @@ fn start_settling(settings: &Settings, parts: &Parts, core: &Core, placing: &Pla
         stopping: tasks.stopping.clone(),
         is_failing: false,
     };
+    let closing = TopicKeeper::close_retired(Arc::clone(&topic_keeper.publisher), tasks.stopping.clone());
+    tasks.spawn("close producers", closing);
     tasks.spawn("topics", topic_keeper.run());
 }
 

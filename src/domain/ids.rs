@@ -102,6 +102,9 @@ impl TaskId {
 }
 
 impl BatchId {
+    /// Below all others.
+    pub const MIN: Self = Self(Uuid::nil());
+
     pub fn new(claimed_at: Timestamp, twelve_bits: u16, random: u64) -> Self {
         Self(compose(claimed_at.as_millis(), twelve_bits, random))
     }

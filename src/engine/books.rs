@@ -151,6 +151,11 @@ impl<S: Clone> Books<S> {
         comparison
     }
 
+    /// The oldest of all that are known.
+    pub fn oldest(&self) -> Option<BatchId> {
+        self.entries.keys().min().copied()
+    }
+
     /// True when a statement that makes or fetches a batch is on its way.
     pub fn has_asked(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry, Entry::Asked | Entry::Doubted))

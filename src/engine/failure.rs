@@ -2,26 +2,13 @@
 
 use std::time::Duration;
 
-use crate::domain::Monotonic;
+use crate::domain::{Failure, Monotonic};
 
 /// The first pause between two new producers of which the first got no acknowledgement; it doubles from one to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-
-/// What is known of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
-    /// It never left the producer, for a reason that is not its topic's.
-    NotSent,
-    /// It may stand in the topic: no answer came.
-    Unknown,
-    /// The batch in which it travelled was refused, which says nothing of this record.
-    BatchRefused,
-    /// It will not pass when repeated as it is.
-    RefusedForGood,
-    /// Its topic or partition does not take records just now.
-    Unavailable,
-}
+/// Between two new producers that were made for a doubt alone.
+const DOUBT_PAUSE: Duration = Duration::from_secs(300);
 
 /// In what the record failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,27 +45,54 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
-/// When a producer that has failed is made anew: at once. If it had no record acknowledged, whatever made it fail (a right that is missing, say) is likely still
-/// so: then after a pause that grows.
+/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less by `jitter` (0 to 255), so that the tasks of an outage
+/// do not come back all at once.
+pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
+    let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
+    let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
+    full - full / 4 / 256 * u32::from(jitter)
+}
+
+/// Why another producer is to take a producer's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Defect {
+    /// It has failed for good, or has lost track of a partition: it gets nothing more out.
+    Failed,
+    /// A record of it had no answer until its deadline, though Kafka is there. A partition may be slow; or this producer may be wrong about a partition that
+    /// others can reach, and no sign tells that apart.
+    Doubt,
+}
+
+/// When a producer with a defect is made anew: at once. If it had no record acknowledged, whatever made it fail (a right that is missing, say) is likely still
+/// so: then after a pause that grows. For a doubt alone, seldom.
 #[derive(Debug, Default)]
 pub struct Renewals {
-    /// When the last one was made, and the pause until the next one.
+    /// When the last one was made that was to replace one that had failed, and the pause until the next one.
     last: Option<(Monotonic, Duration)>,
+    doubted_at: Option<Monotonic>,
 }
 
 impl Renewals {
-    /// True when a producer that has failed is to be made anew now. `has_worked`: a record of it was acknowledged.
-    pub fn is_due(&self, has_worked: bool, now: Monotonic) -> bool {
-        has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
+    /// True when a producer with this defect is to be made anew now. `has_worked`: a record of it was acknowledged.
+    pub fn is_due(&self, defect: Defect, has_worked: bool, now: Monotonic) -> bool {
+        match defect {
+            Defect::Failed => has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause),
+            Defect::Doubt => self.doubted_at.is_none_or(|made_at| now.since(made_at) >= DOUBT_PAUSE),
+        }
     }
 
-    /// A producer was made in the place of one that has failed.
-    pub fn made(&mut self, has_worked: bool, now: Monotonic) {
-        let pause = match self.last {
-            Some((_, pause)) if !has_worked => pause.saturating_mul(2).min(PAUSE_MAX),
-            _ => PAUSE,
-        };
-        self.last = Some((now, pause));
+    /// A producer was made in the place of one with this defect.
+    pub fn made(&mut self, defect: Defect, has_worked: bool, now: Monotonic) {
+        match defect {
+            Defect::Failed => {
+                let pause = match self.last {
+                    Some((_, pause)) if !has_worked => pause.saturating_mul(2).min(PAUSE_MAX),
+                    _ => PAUSE,
+                };
+                self.last = Some((now, pause));
+            }
+            Defect::Doubt => self.doubted_at = Some(now),
+        }
     }
 }
 
@@ -119,6 +133,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn retries_wait_longer_each_time_up_to_a_minute() {
+        let seconds: Vec<u64> = (1..=9).map(|attempt| retry_delay(attempt, 0).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert!(retry_delay(1, 255) >= Duration::from_millis(750));
+        assert_eq!(retry_delay(i16::MAX, 0), Duration::from_secs(60));
+    }
+
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_secs(seconds))
     }
@@ -128,8 +150,8 @@ mod tests {
         let mut renewals = Renewals::default();
         let mut made = Vec::new();
         for second in 100..250 {
-            if renewals.is_due(false, at(second)) {
-                renewals.made(false, at(second));
+            if renewals.is_due(Defect::Failed, false, at(second)) {
+                renewals.made(Defect::Failed, false, at(second));
                 made.push(second);
             }
         }
@@ -139,19 +161,22 @@ mod tests {
     #[test]
     fn a_producer_that_has_worked_is_made_anew_at_once() {
         let mut renewals = Renewals::default();
-        renewals.made(false, at(100));
-        renewals.made(false, at(101));
-        assert!(!renewals.is_due(false, at(102)));
-        assert!(renewals.is_due(true, at(102)));
-        renewals.made(true, at(102));
-        assert!(!renewals.is_due(false, at(102)));
-        assert!(renewals.is_due(false, at(103)), "the pauses begin anew");
+        renewals.made(Defect::Failed, false, at(100));
+        renewals.made(Defect::Failed, false, at(101));
+        assert!(!renewals.is_due(Defect::Failed, false, at(102)));
+        assert!(renewals.is_due(Defect::Failed, true, at(102)));
+        renewals.made(Defect::Failed, true, at(102));
+        assert!(!renewals.is_due(Defect::Failed, false, at(102)));
+        assert!(renewals.is_due(Defect::Failed, false, at(103)), "the pauses begin anew");
     }
 
     #[test]
-    fn what_could_not_be_made_is_due_at_once() {
-        let renewals = Renewals::default();
-        assert!(renewals.is_due(false, at(100)));
-        assert!(renewals.is_due(false, at(100)), "nothing was made meanwhile");
+    fn for_a_doubt_alone_a_producer_is_made_anew_seldom() {
+        let mut renewals = Renewals::default();
+        assert!(renewals.is_due(Defect::Doubt, true, at(100)));
+        renewals.made(Defect::Doubt, true, at(100));
+        assert!(!renewals.is_due(Defect::Doubt, true, at(399)));
+        assert!(renewals.is_due(Defect::Failed, false, at(101)), "a failure waits for no doubt");
+        assert!(renewals.is_due(Defect::Doubt, true, at(400)));
     }
 }

@@ -1,4 +1,4 @@
-//! One bad topic must not hold the others up: which topics take records now, and what becomes of a record that was not acknowledged.
+//! One bad topic must not hold the others up: which topics take records now.
 //!
 //! ```text
 //!            no acknowledgement for 5 s while records wait         5 s later, metadata is fine
@@ -119,7 +119,13 @@ impl Topics {
 
     /// A record was refused for its topic's sake: the topic, or its partition, does not take any just now.
     pub fn refused(&mut self, topic: &TopicName, now: Monotonic) {
-        self.entry(topic, now).refused_since.get_or_insert(now);
+        let probe_at = now.plus(self.settings.silence_max);
+        let entry = self.entry(topic, now);
+        entry.refused_since.get_or_insert(now);
+        // That is the answer to the probe: without it, claim after claim would be let through and put off. An acknowledgement of another partition's is stronger.
+        if matches!(entry.state, State::Probing { .. }) {
+            entry.state = State::Parked { probe_at };
+        }
     }
 
     fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut Topic {
@@ -291,14 +297,6 @@ impl Topics {
     }
 }
 
-/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less by `jitter` (0 to 255), so that the tasks of an outage
-/// do not come back all at once.
-pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
-    let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
-    let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
-    full - full / 4 / 256 * u32::from(jitter)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,6 +325,27 @@ mod tests {
         let mut topics = silent_topics();
         assert_eq!(topics.left_out(), [topic()]);
         assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
+    }
+
+    #[test]
+    fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
+        topics.held(&topic(), 1, 10, second(10));
+        topics.refused(&topic(), second(10));
+        topics.released(&topic(), 1, 10);
+        assert!(!topics.is_open(&topic()), "nothing more is let through");
+        assert_eq!(topics.turn(second(14), true, |_| false), []);
+        assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
+        // One partition takes none, another one does.
+        topics.looked(&topic(), Sight::There, second(15));
+        topics.held(&topic(), 2, 20, second(15));
+        topics.refused(&topic(), second(15));
+        assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Unparked(topic())));
         assert!(topics.is_open(&topic()));
     }
 
@@ -470,13 +489,5 @@ mod tests {
         assert_eq!(topics.topics.len(), 1);
         assert_eq!(topics.turn(second(311), true, |_| false), []);
         assert_eq!(topics.topics.len(), 0);
-    }
-
-    #[test]
-    fn retries_wait_longer_each_time_up_to_a_minute() {
-        let seconds: Vec<u64> = (1..=9).map(|attempt| retry_delay(attempt, 0).as_secs()).collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert!(retry_delay(1, 255) >= Duration::from_millis(750));
-        assert_eq!(retry_delay(i16::MAX, 0), Duration::from_secs(60));
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::Mode;
-use crate::domain::Receipt;
+use crate::domain::{Failure, Receipt};
 
 /// The end of one send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,20 +23,16 @@ pub struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Acknowledged(Receipt),
-    /// It never left the producer, for a reason that is not its topic's.
-    NotSent(Reason),
-    /// It may stand in the topic: no answer came.
-    Unknown(Reason),
-    /// The batch in which it travelled was refused, which says nothing of this record: send it alone.
-    BatchRefused(Reason),
-    /// Too large, malformed, or not allowed: it will not pass when repeated as it is.
-    RefusedForGood(Reason),
-    /// Its topic or partition does not take records just now.
-    Unavailable {
-        reason: Reason,
-        /// False: it certainly is not in the topic.
-        maybe_sent: bool,
-    },
+    Failed(Failed),
+}
+
+/// Why a record was not acknowledged, and in whose words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failed {
+    pub failure: Failure,
+    pub reason: Reason,
+    /// False: it certainly is not in its topic.
+    pub maybe_sent: bool,
 }
 
 /// Why [`super::Producer::send`] did not take a record. It is not in the producer, and no report will come.
@@ -44,8 +40,7 @@ pub enum Fate {
 pub enum SendError {
     /// A bound of the producer is reached: wait for reports.
     Full,
-    /// `NotSent`, `RefusedForGood` or `Unavailable`.
-    Failed(Fate),
+    Failed(Failed),
 }
 
 /// librdkafka's or the broker's reason, in words by `Display`.
@@ -71,35 +66,41 @@ impl fmt::Debug for Reason {
 }
 
 impl Fate {
-    /// True unless the record certainly is not in its topic.
-    pub fn maybe_sent(&self) -> bool {
-        match self {
-            Self::Acknowledged(_) | Self::Unknown(_) => true,
-            Self::Unavailable { maybe_sent, .. } => *maybe_sent,
-            Self::NotSent(_) | Self::BatchRefused(_) | Self::RefusedForGood(_) => false,
-        }
-    }
-
     /// Of a record that librdkafka calls delivered.
     ///
     /// Without an offset it is not: the broker has answered that it knows the sequence number already, and librdkafka takes that for a success. In a topic
     /// that was deleted and made again the number is known from other records, and this one is not there (seen: two of 5,000, lost).
     pub(super) fn of_success(receipt: Receipt) -> Self {
-        if receipt.offset >= 0 { Self::Acknowledged(receipt) } else { Self::Unknown(Reason(Code::DuplicateSequenceNumber)) }
+        if receipt.offset >= 0 {
+            Self::Acknowledged(receipt)
+        } else {
+            Self::Failed(Failed::unknown(Reason(Code::DuplicateSequenceNumber)))
+        }
     }
 
     /// Of a record that a producer of `mode` had taken in, and that failed with `code` on `partition` (negative: it had none yet).
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
         let has_partition = partition >= 0;
-        match Meaning::of(code) {
-            Meaning::BadRecord if mode == Mode::Together => Self::BatchRefused(reason),
-            Meaning::BadRecord | Meaning::NotAllowed => Self::RefusedForGood(reason),
-            Meaning::BadNeighbour => Self::BatchRefused(reason),
-            Meaning::NotNow => Self::Unavailable { reason, maybe_sent: has_partition },
-            Meaning::Doubt if has_partition => Self::Unknown(reason),
-            Meaning::Doubt => Self::NotSent(reason),
-        }
+        Self::Failed(match Meaning::of(code) {
+            Meaning::BadRecord if mode == Mode::Together => Failed::certain(Failure::BatchRefused, reason),
+            Meaning::BadRecord | Meaning::NotAllowed => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::BadNeighbour => Failed::certain(Failure::BatchRefused, reason),
+            Meaning::NotNow => Failed { failure: Failure::Unavailable, reason, maybe_sent: has_partition },
+            Meaning::Doubt if has_partition => Failed::unknown(reason),
+            Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
+        })
+    }
+}
+
+impl Failed {
+    /// It certainly is not in its topic.
+    const fn certain(failure: Failure, reason: Reason) -> Self {
+        Self { failure, reason, maybe_sent: false }
+    }
+
+    const fn unknown(reason: Reason) -> Self {
+        Self { failure: Failure::Unknown, reason, maybe_sent: true }
     }
 }
 
@@ -111,9 +112,9 @@ impl SendError {
             return Self::Full;
         }
         Self::Failed(match Meaning::of(code) {
-            Meaning::BadRecord | Meaning::NotAllowed => Fate::RefusedForGood(reason),
-            Meaning::NotNow => Fate::Unavailable { reason, maybe_sent: false },
-            Meaning::BadNeighbour | Meaning::Doubt => Fate::NotSent(reason),
+            Meaning::BadRecord | Meaning::NotAllowed => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::NotNow => Failed::certain(Failure::Unavailable, reason),
+            Meaning::BadNeighbour | Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
         })
     }
 }
@@ -141,7 +142,6 @@ impl Meaning {
             | Code::InvalidMessage
             | Code::InvalidMessageSize
             | Code::InvalidRecord
-            | Code::InvalidTimestamp
             | Code::UnsupportedForMessageFormat => Self::BadRecord,
             Code::InvalidDifferentRecord => Self::BadNeighbour,
             Code::TopicAuthorizationFailed | Code::InvalidTopic => Self::NotAllowed,
@@ -160,6 +160,8 @@ impl Meaning {
             | Code::KafkaStorageError
             | Code::PolicyViolation
             | Code::UnsupportedCompressionType
+            // The clocks of Postgres and of the broker are too far apart: the next attempt has another time.
+            | Code::InvalidTimestamp
             // Of the broker or the cluster. A right that the whole producer lacks is an operator's mistake: nobody's task may die of it.
             | Code::BrokerNotAvailable
             | Code::ThrottlingQuotaExceeded
@@ -184,12 +186,20 @@ mod tests {
         Fate::of_report(code, Mode::Together, 0)
     }
 
+    fn failed(failure: Failure, code: Code) -> Fate {
+        Fate::Failed(Failed::certain(failure, Reason(code)))
+    }
+
+    fn unknown(code: Code) -> Fate {
+        Fate::Failed(Failed { failure: Failure::Unknown, reason: Reason(code), maybe_sent: true })
+    }
+
     #[test]
     fn a_success_without_an_offset_is_none() {
         let receipt = |offset| Receipt { partition: 0, offset, published_at: crate::domain::Timestamp::from_millis(1) };
         assert_eq!(Fate::of_success(receipt(0)), Fate::Acknowledged(receipt(0)));
         // RD_KAFKA_OFFSET_INVALID
-        assert_eq!(Fate::of_success(receipt(-1001)), Fate::Unknown(Reason(Code::DuplicateSequenceNumber)));
+        assert_eq!(Fate::of_success(receipt(-1001)), unknown(Code::DuplicateSequenceNumber));
     }
 
     #[test]
@@ -211,34 +221,36 @@ mod tests {
             Code::Fatal,
             Code::Unknown,
         ] {
-            assert_eq!(fate(code), Fate::Unknown(Reason(code)));
-            assert!(fate(code).maybe_sent());
+            assert_eq!(fate(code), unknown(code));
         }
     }
 
     #[test]
     fn a_record_without_a_partition_has_never_left() {
         for code in [Code::PurgeQueue, Code::MessageTimedOut, Code::Fatal] {
-            assert_eq!(Fate::of_report(code, Mode::Together, -1), Fate::NotSent(Reason(code)));
+            assert_eq!(Fate::of_report(code, Mode::Together, -1), failed(Failure::NotSent, code));
         }
         let unknown_topic = Fate::of_report(Code::UnknownTopic, Mode::Together, -1);
-        assert_eq!(unknown_topic, Fate::Unavailable { reason: Reason(Code::UnknownTopic), maybe_sent: false });
+        assert_eq!(unknown_topic, failed(Failure::Unavailable, Code::UnknownTopic));
     }
 
     #[test]
     fn a_refused_batch_condemns_nobody_and_a_refused_record_is_refused() {
-        for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord, Code::InvalidTimestamp] {
-            assert_eq!(fate(code), Fate::BatchRefused(Reason(code)));
-            assert_eq!(Fate::of_report(code, Mode::Alone, 0), Fate::RefusedForGood(Reason(code)));
-            assert_eq!(SendError::of_send(code), SendError::Failed(Fate::RefusedForGood(Reason(code))));
+        for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord] {
+            assert_eq!(fate(code), failed(Failure::BatchRefused, code));
+            assert_eq!(Fate::of_report(code, Mode::Alone, 0), failed(Failure::RefusedForGood, code));
+            let refused = Failed::certain(Failure::RefusedForGood, Reason(code));
+            assert_eq!(SendError::of_send(code), SendError::Failed(refused));
         }
-        assert_eq!(fate(Code::InvalidDifferentRecord), Fate::BatchRefused(Reason(Code::InvalidDifferentRecord)));
+        assert_eq!(fate(Code::InvalidDifferentRecord), failed(Failure::BatchRefused, Code::InvalidDifferentRecord));
     }
 
     #[test]
     fn a_topic_that_is_not_ours_is_refused_and_a_right_that_all_lack_is_not() {
-        assert_eq!(fate(Code::TopicAuthorizationFailed), Fate::RefusedForGood(Reason(Code::TopicAuthorizationFailed)));
-        assert!(matches!(fate(Code::ClusterAuthorizationFailed), Fate::Unavailable { .. }));
+        let of_the_topic = Code::TopicAuthorizationFailed;
+        assert_eq!(fate(of_the_topic), failed(Failure::RefusedForGood, of_the_topic));
+        let Fate::Failed(of_all) = fate(Code::ClusterAuthorizationFailed) else { panic!("no failure") };
+        assert_eq!(of_all.failure, Failure::Unavailable);
     }
 
     #[test]
@@ -249,8 +261,8 @@ mod tests {
     #[test]
     fn what_the_producer_did_not_take_is_certainly_not_sent() {
         for code in [Code::UnknownTopic, Code::UnknownPartition, Code::Fatal, Code::State, Code::TopicAuthorizationFailed] {
-            let SendError::Failed(fate) = SendError::of_send(code) else { panic!("{code:?}") };
-            assert!(!fate.maybe_sent(), "{code:?}");
+            let SendError::Failed(failed) = SendError::of_send(code) else { panic!("{code:?}") };
+            assert!(!failed.maybe_sent, "{code:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the way out counts.
 
 use super::fate::Fate;
+use crate::domain::Failure;
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 type Labels = [(&'static str, &'static str); 1];
@@ -89,11 +90,13 @@ impl Fates {
     pub(super) fn count(&self, fate: &Fate) {
         let counter = match fate {
             Fate::Acknowledged(_) => &self.acknowledged,
-            Fate::NotSent(_) => &self.not_sent,
-            Fate::Unknown(_) => &self.unknown,
-            Fate::BatchRefused(_) => &self.batch_refused,
-            Fate::RefusedForGood(_) => &self.refused,
-            Fate::Unavailable { .. } => &self.unavailable,
+            Fate::Failed(failed) => match failed.failure {
+                Failure::NotSent => &self.not_sent,
+                Failure::Unknown => &self.unknown,
+                Failure::BatchRefused => &self.batch_refused,
+                Failure::RefusedForGood => &self.refused,
+                Failure::Unavailable => &self.unavailable,
+            },
         };
         counter.inc();
     }

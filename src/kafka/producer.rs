@@ -14,7 +14,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use super::context::{Context, Said};
 use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
 use crate::clock;
-use crate::domain::{BatchTask, TopicName, headers};
+use crate::domain::{BatchTask, Timestamp, TopicName, headers};
 
 /// The header that tells repetitions of a task from each other's: its first id, as text.
 const TASK_ID: &str = "punctual-task-id";
@@ -61,20 +61,20 @@ impl Producer {
         Ok(Self { inner, polling, metrics, is_stuck })
     }
 
-    /// Hands `task`'s record over for publishing to `topic`; never blocks. `ticket` comes back with the report.
+    /// Hands `task`'s record over for publishing to `topic`, with `now` as its time; never blocks. `ticket` comes back with the report.
     ///
     /// Copies key, payload and headers. Allocates nothing itself; librdkafka does once for the record and once for each header.
     ///
     /// # Errors
     /// When the record was not taken: no report will come for it.
-    pub fn send(&self, ticket: usize, topic: &str, task: &BatchTask<'_>) -> Result<(), SendError> {
+    pub fn send(&self, ticket: usize, topic: &str, task: &BatchTask<'_>, now: Timestamp) -> Result<(), SendError> {
         let record = BaseRecord {
             topic,
             partition: None,
             payload: task.payload,
             key: task.key,
-            // None: the moment of this call.
-            timestamp: None,
+            // Not this machine's clock, which may be hours off: a broker refuses what comes from the future.
+            timestamp: Some(now.as_millis()),
             headers: Some(headers_of(task)),
             delivery_opaque: ticket,
         };
@@ -233,7 +233,7 @@ mod tests {
     use rdkafka::message::Headers as _;
 
     use super::*;
-    use crate::domain::{Shard, TaskId, Timestamp};
+    use crate::domain::{Shard, TaskId};
 
     #[test]
     fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {

@@ -38,6 +38,9 @@ const RECORD_BYTES_MAX: usize = 1_000_000_000;
 /// Less could not hold one record of the broker's default limit.
 const BYTES_IN_FLIGHT_MIN: usize = 2 << 20;
 const PUBLISH_DEADLINE_MIN: Duration = Duration::from_secs(1);
+/// A third of the publish deadline, so that a record is tried again within it, and these at the least and at the most.
+const ANSWER_DEADLINE_MIN: Duration = Duration::from_secs(1);
+const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(10);
 
 /// Names that mean the same: a property given by its other name must replace ours, not stand beside it.
 const ALIASES: [(&str, &str); 8] = [
@@ -110,9 +113,14 @@ impl Settings {
             given.map(|(_, value)| value.to_ascii_uppercase())
         };
         let uses_sasl = value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
-        let is_kerberos = value_of("sasl.mechanisms").is_none_or(|mechanism| mechanism == "GSSAPI");
-        let words = "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism: set it to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512";
-        (uses_sasl && is_kerberos).then(|| words.to_owned())
+        let missing = match value_of("sasl.mechanisms").as_deref() {
+            _ if !uses_sasl => return None,
+            None | Some("GSSAPI") => "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism",
+            // Nobody would fetch a token, and librdkafka says nothing while it waits for one.
+            Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
+            Some(_) => return None,
+        };
+        Some(format!("{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"))
     }
 
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
@@ -132,6 +140,8 @@ impl Settings {
     pub(super) fn admin_config(&self) -> ClientConfig {
         let mut config = self.client_config();
         config.set("enable.idempotence", "false").set("allow.auto.create.topics", "false");
+        // It asks whichever broker has the least to do: one that hangs, until its connection is given up.
+        config.set("socket.timeout.ms", "2000");
         // rdkafka's admin client never drains its log queue: a line a second would pile up in it while Kafka is away.
         config.remove("debug").set_log_level(RDKafkaLogLevel::Emerg);
         config
@@ -155,6 +165,7 @@ impl Settings {
 
     fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
+        let answer_deadline = (self.publish_deadline / 3).clamp(ANSWER_DEADLINE_MIN, ANSWER_DEADLINE_MAX);
         config.set_log_level(RDKafkaLogLevel::Info);
         config
             .set("bootstrap.servers", &self.bootstrap)
@@ -166,6 +177,8 @@ impl Settings {
             .set("sticky.partitioning.linger.ms", "10")
             .set("message.timeout.ms", self.publish_deadline.as_millis().to_string())
             .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
+            // A broker holds a batch against its topic's limit, which may be lower than the 1 MB that is the default here.
+            .set("batch.size", "131072")
             .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
             .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string())
             .set("socket.nagle.disable", "true")
@@ -176,6 +189,11 @@ impl Settings {
             .set("reconnect.backoff.max.ms", "1000")
             .set("socket.connection.setup.timeout.ms", "5000")
             .set("retry.backoff.ms", "50")
+            // A broker that is gone without a word holds up its partitions for as long as a request may take: by default, for the whole publish deadline.
+            .set("socket.timeout.ms", answer_deadline.as_millis().to_string())
+            .set("request.timeout.ms", (answer_deadline / 2).as_millis().to_string())
+            // What stands between the node and a broker may forget a connection that is idle, and tells nobody.
+            .set("connections.max.idle.ms", "180000")
             .set("topic.metadata.refresh.fast.interval.ms", "50")
             // Topics are looked up before they are sent to: one that is not there was deleted, and its records should say so soon.
             .set("topic.metadata.propagation.max.ms", "5000");
@@ -289,7 +307,7 @@ mod tests {
     #[test]
     fn sasl_wants_a_mechanism_that_is_built_in() {
         let problems = |properties: &[(&str, &str)]| settings(properties).problems();
-        for mechanism in [&[][..], &[("sasl.mechanisms", "GSSAPI")]] {
+        for mechanism in [&[][..], &[("sasl.mechanisms", "GSSAPI")], &[("sasl.mechanism", "OAUTHBEARER")]] {
             let said = problems(&[&[("security.protocol", "sasl_ssl")], mechanism].concat());
             assert!(said.len() == 1 && said[0].contains("sasl.mechanism"), "{said:?}");
         }

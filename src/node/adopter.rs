@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
 use super::holdings::{Holdings, Past};
-use super::membership::Standing;
+use super::membership::{Progress, Standing};
 use super::metrics::Metrics;
 use super::publisher::Publisher;
 use super::settler::Undone;
 use super::wheel::Entrance;
-use crate::clock;
+use crate::clock::{self, ClusterClock};
+use crate::domain::ids::floor_of;
 use crate::domain::{BatchId, Monotonic};
 use crate::engine::books::Suspects;
 use crate::kill_point::{Point, reach};
@@ -32,6 +33,10 @@ use crate::shutdown::{Failure, chain};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
 const RETRY: Duration = Duration::from_millis(200);
+/// How often it is looked how far back unsettled batches go. Between two such looks no other goes back further: under an old snapshot the way is long.
+const LOOK_BACK_EVERY: Duration = Duration::from_secs(60);
+/// A batch that is committed after a look back began has an id at most so much older: a claim takes 10 s at the most.
+const RECENT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Adopter {
@@ -51,6 +56,23 @@ pub struct Adopter {
     /// Given up, but not freed yet.
     pub to_free: Vec<BatchId>,
     pub standing: watch::Receiver<Standing>,
+    pub progress: Progress,
+    pub clock: Arc<ClusterClock>,
+    pub past: LookBack,
+}
+
+/// How far back unsettled batches go.
+#[derive(Debug)]
+pub struct LookBack {
+    looked_at: Option<Monotonic>,
+    /// All that are unsettled have this id or a higher one.
+    from: BatchId,
+}
+
+impl Default for LookBack {
+    fn default() -> Self {
+        Self { looked_at: None, from: BatchId::MIN }
+    }
 }
 
 impl Adopter {
@@ -65,8 +87,12 @@ impl Adopter {
                 () = clock::sleep(INTERVAL) => {}
             }
             match self.turn().await {
-                Ok(()) => is_failing = false,
+                Ok(()) => {
+                    is_failing = false;
+                    self.progress.adopter_succeeded();
+                }
                 Err(error) => {
+                    self.progress.adopter_failed(&error, self.gate.doubt().is_some());
                     if !is_failing {
                         tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
                     }
@@ -86,8 +112,11 @@ impl Adopter {
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
         let durable_until = self.standing.borrow().heartbeat_sent_at;
+        self.look_back().await;
+        // What a crash of Postgres made unsettled again may be older than what was unsettled before.
+        let from = self.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
         let asked_at = clock::monotonic();
-        let own = self.adoptions.own_unsettled().await?;
+        let own = self.adoptions.own_unsettled(from).await?;
         if let Some(doubt) = doubt {
             self.clear_up(&own, asked_at, doubt);
         }
@@ -111,7 +140,7 @@ impl Adopter {
             self.to_load.extend(found);
         }
         if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
-            let adopted = self.adoptions.adopt(BATCHES_MAX).await?;
+            let adopted = self.adoptions.adopt(from, BATCHES_MAX).await?;
             if !adopted.is_empty() {
                 reach(Point::BatchAdopted);
                 adopted.iter().for_each(|batch| self.holdings.adopted(*batch));
@@ -126,9 +155,24 @@ impl Adopter {
         self.load().await
     }
 
+    /// Finds out how far back the other looks must go. Until that is known, and if it cannot be told, they go as far as before.
+    async fn look_back(&mut self) {
+        let began_at = clock::monotonic();
+        if self.past.looked_at.is_some_and(|at| began_at.since(at) < LOOK_BACK_EVERY) {
+            return;
+        }
+        let Some(now) = self.clock.now() else { return };
+        let recent = BatchId::from_uuid(floor_of(now.minus(RECENT)));
+        self.past.looked_at = Some(began_at);
+        match self.adoptions.oldest_unsettled().await {
+            Ok(oldest) => self.past.from = oldest.map_or(recent, |oldest| oldest.min(recent)),
+            Err(error) => tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again"),
+        }
+    }
+
     /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
-        let lost = self.holdings.give_up_all_but(own, asked_at);
+        let lost = self.holdings.give_up_lost(own, asked_at);
         if !lost.is_empty() {
             tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
             self.purge();

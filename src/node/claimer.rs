@@ -11,14 +11,13 @@ use super::gate::Gate;
 use super::holdings::{Holdings, Past};
 use super::keeper::Leaves;
 use super::mailbox::Mailbox;
-use super::membership::{Progress, Standing};
+use super::membership::{Progress, Standing, blame_of};
 use super::metrics::Metrics;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, NodeId, ShardCount, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
-use crate::engine::liveness::streak::Blame;
 use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
@@ -219,15 +218,8 @@ impl Claimer {
     }
 
     fn note_failure(&self, error: &Error) {
-        let blame = if error.is_of_a_lock() {
-            Blame::Lock
-        } else if error.is_slow() {
-            Blame::Slow
-        } else {
-            Blame::Unclear
-        };
         if let Some(mut streak) = self.progress.streak(self.index) {
-            streak.failed(chain(error), blame, clock::monotonic());
+            streak.failed(chain(error), blame_of(error), clock::monotonic());
         }
     }
 
@@ -458,7 +450,7 @@ impl Claimer {
         }
         if !error.is_of_the_data() {
             // What cannot be done within the deadline must not be asked for again as it is, nor before all else.
-            if matches!(error, Error::Unavailable { .. }) && !claim.is_front() {
+            if matches!(error, Error::Unanswered { .. }) && !claim.is_front() {
                 self.claiming_of(source).gave_way(claim);
             }
             return Err(error);

@@ -25,7 +25,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::{
     ClusterSettings, Cursor, NewTask, NodeId, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
 };
-use crate::kafka::{self, LookUpError};
+use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::{Entry, Names};
@@ -90,16 +90,16 @@ impl Desk {
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
         let mut refused = Vec::new();
-        let mut known: Option<(TopicName, Result<usize, Refusal>)> = None;
+        let mut known: Option<(TopicName, Result<TopicFacts, Refusal>)> = None;
         for draft in drafts {
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             if known.as_ref().is_none_or(|(name, _)| *name != topic) {
-                let size_max = self.record_bytes_max(&topic).await;
-                known = Some((topic, size_max));
+                let facts = self.facts(&topic).await;
+                known = Some((topic, facts));
             }
-            let size_max = known.as_ref().map_or(Err(Refusal::UnknownTopic), |(_, size_max)| size_max.clone());
-            match self.check(draft, size_max, now) {
+            let facts = known.as_ref().map_or(Err(Refusal::UnknownTopic), |(_, facts)| facts.clone());
+            match self.check(draft, facts, now) {
                 Ok(task) => {
                     results.push(None);
                     tasks.push(task);
@@ -146,20 +146,23 @@ impl Desk {
     }
 
     /// Holds a draft against the clock and its topic.
-    fn check(&self, draft: Draft, size_max: Result<usize, Refusal>, now: Timestamp) -> Result<NewTask, Refusal> {
-        let size_max = size_max?;
-        let size = draft.record.size();
+    fn check(&self, draft: Draft, facts: Result<TopicFacts, Refusal>, now: Timestamp) -> Result<NewTask, Refusal> {
+        let facts = facts?;
+        let (size, size_max) = (draft.record.size(), facts.record_bytes_max);
         if size > size_max {
             return Err(Refusal::TooLarge { size, size_max });
+        }
+        if facts.needs_key && draft.record.key.is_none() {
+            return Err(Refusal::NoKey);
         }
         let due_at = due_at_of(draft.due, now, self.delay_max)?;
         let random = (rand::random(), rand::random());
         Ok(NewTask::new(draft.record, draft.name, due_at, self.cluster.shards, random))
     }
 
-    async fn record_bytes_max(&self, topic: &TopicName) -> Result<usize, Refusal> {
+    async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
         match self.topics.look_up(topic).await {
-            Ok(facts) => Ok(facts.record_bytes_max),
+            Ok(facts) => Ok(facts),
             Err(LookUpError::Unknown) => Err(Refusal::UnknownTopic),
             Err(LookUpError::Busy) => Err(Refusal::Busy { bound: "topic_look_ups" }),
             Err(LookUpError::Denied { reason } | LookUpError::Unavailable { reason }) => {
@@ -201,8 +204,8 @@ impl Desk {
         let Some(now) = self.clock.now() else {
             return Err(Refusal::Unavailable { reason: "Postgres has not been reached yet".to_owned() });
         };
-        let size_max = self.record_bytes_max(&draft.record.topic).await;
-        let task = self.check(draft, size_max, now)?;
+        let facts = self.facts(&draft.record.topic).await;
+        let task = self.check(draft, facts, now)?;
         // On the heap, for callers hold it in futures of their own.
         Box::pin(self.replacer.replace(task, &self.look_up)).await
     }
@@ -438,6 +441,7 @@ mod tests {
         let refusals = [
             Refusal::UnknownTopic,
             Refusal::TooLarge { size: 2, size_max: 1 },
+            Refusal::NoKey,
             Refusal::TooFar { delay_max: Duration::ZERO },
             Refusal::Busy { bound: "submit_queue" },
             Refusal::BadValue { reason: reason() },
@@ -445,8 +449,8 @@ mod tests {
             Refusal::Unavailable { reason: reason() },
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
-        assert_eq!(refused_count(&answers), 7);
+        assert_eq!(refused_count(&answers), 8);
         answers.extend([Ok(()), Err(Refusal::Unknown { reason: reason() })]);
-        assert_eq!(refused_count(&answers), 7);
+        assert_eq!(refused_count(&answers), 8);
     }
 }

@@ -6,6 +6,7 @@
 mod tests;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub struct Held {
     pub slot: u32,
     held_at: Monotonic,
     progress: Mutex<Progress>,
+    is_void: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl Held {
             heard_at: vec![None; batch.topics().len()],
             is_given_up: false,
         };
-        Self { batch, slot, held_at, progress: Mutex::new(progress) }
+        Self { batch, slot, held_at, progress: Mutex::new(progress), is_void: AtomicBool::new(false) }
     }
 
     pub fn topic_of(&self, index: usize) -> &TopicName {
@@ -129,6 +131,11 @@ impl Held {
 
     pub fn is_given_up(&self) -> bool {
         self.lock().is_given_up
+    }
+
+    /// True when its outcomes are not to be settled: another node may have published it since.
+    pub fn is_void(&self) -> bool {
+        self.is_void.load(Ordering::Relaxed)
     }
 
     pub fn has_outcome(&self, index: usize) -> bool {
@@ -256,6 +263,23 @@ impl Holdings {
     /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
     pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
         self.lock().books.compare(own_unsettled, asked_at)
+    }
+
+    /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by others, or was settled a moment ago: what is still to come of it
+    /// is given up, and what is known of it is void, for it may come back to this node after another one has published it. Answers which are given up.
+    pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
+        let own_set: HashSet<BatchId> = own.iter().copied().collect();
+        for held in self.lock().slots.iter().flatten() {
+            if is_lost(held.batch.id, held.held_at, &own_set, asked_at) {
+                held.is_void.store(true, Ordering::Relaxed);
+            }
+        }
+        self.give_up_all_but(own, asked_at)
+    }
+
+    /// The oldest batch in the books.
+    pub fn oldest_known(&self) -> Option<BatchId> {
+        self.lock().books.oldest()
     }
 
     /// Gives up what is held, incomplete, and not among `own`, which was asked for at `asked_at`: what was claimed since cannot be in it. Answers which

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
+use crate::clock::{self, ClusterClock};
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Timestamp};
 use crate::postgres::connection::Purpose;
@@ -240,19 +240,24 @@ impl Keeper {
     }
 }
 
+/// How soon it is looked again whether the clock is steady.
+const STEADY_POLL: Duration = Duration::from_secs(1);
+
 fn count(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Frees expired names until `stopping`.
+/// Frees expired names until `stopping`; not while the clock of Postgres may be wrong, for what is freed is not to be had back.
 pub async fn sweep_names(
     names: Arc<Names>,
+    clock: Arc<ClusterClock>,
     interval: Duration,
     metrics: Metrics,
     stopping: CancellationToken,
 ) -> Result<(), Failure> {
     loop {
-        for _chunk in 0..CHUNKS_MAX {
+        let chunks_max = if clock.is_steady() { CHUNKS_MAX } else { 0 };
+        for _chunk in 0..chunks_max {
             match names.sweep(i64::try_from(NAMES_MAX).unwrap_or(i64::MAX)).await {
                 Ok(swept) => {
                     metrics.names_freed.inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
@@ -276,10 +281,10 @@ pub async fn sweep_names(
 }
 
 /// Starts the upkeep of the partitions: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
-pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper) {
+pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper, clock: &Arc<ClusterClock>) {
     for parent in Parent::ALL {
         let retirer = Retirer::new(settings, parent, keeper.rules);
-        let retiring = retire(retirer, parent, keeper.rules, keeper.metrics.clone());
+        let retiring = retire(retirer, Arc::clone(clock), parent, keeper.rules, keeper.metrics.clone());
         let stopping = tasks.stopping.clone();
         tasks.spawn("retire partitions", async move {
             // Cut off anywhere, a retirement is taken up again by whoever comes next.
@@ -290,8 +295,13 @@ pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper) {
     tasks.spawn("keep partitions", keeper.run(tasks.stopping.clone()));
 }
 
-async fn retire(mut retirer: Retirer, parent: Parent, rules: Rules, metrics: Metrics) {
+/// Not while the clock of Postgres may be wrong: what is retired is not to be had back.
+async fn retire(mut retirer: Retirer, clock: Arc<ClusterClock>, parent: Parent, rules: Rules, metrics: Metrics) {
     loop {
+        if !clock.is_steady() {
+            clock::sleep(STEADY_POLL).await;
+            continue;
+        }
         match retirer.round().await {
             Ok(retired) => {
                 metrics.retired.get_or_create(&label(parent)).inc_by(retired.dropped_count);

@@ -95,7 +95,7 @@ pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
 pub fn refusal_of(error: &Error) -> Refusal {
     let reason = chain(error);
     match error {
-        Error::Unavailable { .. } => Refusal::Unknown { reason },
+        Error::Unanswered { .. } => Refusal::Unknown { reason },
         Error::BadValue { .. } => Refusal::BadValue { reason },
         Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }

@@ -83,6 +83,11 @@ impl Settler {
 
     /// Settles the first of `waiting`; false when that did not go through, and is to be tried again.
     async fn settle_some(&mut self, waiting: &mut Vec<Waiting>) -> bool {
+        // Of what others have adopted meanwhile nothing is written, should it be this node's again: it is found then, and published once more.
+        for void in waiting.extract_if(.., |one| one.held.is_void()) {
+            self.metrics.settled_by_others.inc();
+            self.holdings().let_go(&void.held);
+        }
         let mut task_count = 0;
         let count = waiting
             .iter()

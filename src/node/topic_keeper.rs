@@ -33,6 +33,16 @@ pub struct TopicKeeper {
 }
 
 impl TopicKeeper {
+    /// Closes the producers that were replaced, until the node stops. Apart from the rest: the end of a client may wait for a name server.
+    pub async fn close_retired(publisher: Arc<Publisher>, stopping: CancellationToken) -> Result<(), Failure> {
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                () = clock::sleep(INTERVAL) => publisher.tidy().await,
+            }
+        }
+    }
+
     /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever adopts it.
     pub async fn run(mut self) -> Result<(), Failure> {
         loop {
@@ -52,10 +62,8 @@ impl TopicKeeper {
                 }
                 Err(_) => {}
             }
-            self.publisher.tidy().await;
             self.publisher.reports.try_again();
             let has_broker = self.shared.gate.has_broker();
-            self.publisher.set_cut_off(!has_broker);
             let now = clock::monotonic();
             let due_before = self.clock.now().unwrap_or_default().minus(self.silence_max);
             let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(due_before, now, self.silence_max);
@@ -71,8 +79,8 @@ impl TopicKeeper {
 
     async fn mend(&self) -> Result<(), kafka::Error> {
         // What fails for one producer must not keep the other from its turn.
-        let (mended, checked) = (self.publisher.mend(), self.publisher.check().await);
-        mended.and(checked).and(self.publisher.publish_alone())
+        let mended = self.publisher.mend().await;
+        mended.and(self.publisher.publish_alone())
     }
 
     async fn act(&self, action: Action) {
@@ -123,7 +131,7 @@ impl TopicKeeper {
             let topics = self.shared.holdings.topics();
             (topics.parked_count(), topics.gone_count())
         };
-        self.publisher.set_gone_count(gone);
+        self.publisher.reports.set_gone_count(gone);
         let amount = self.shared.holdings.amount();
         let metrics = &self.shared.metrics;
         metrics.parked_topics.set(as_i64(parked));

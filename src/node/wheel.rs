@@ -137,7 +137,7 @@ impl Wheel {
         if !self.publisher.may_publish() {
             return true;
         }
-        self.near.hand_over(now, |held, index| self.publisher.publish(held, index))
+        self.near.hand_over(now, |held, index| self.publisher.publish(held, index, now))
     }
 }
 

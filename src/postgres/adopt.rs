@@ -15,23 +15,30 @@ const PURPOSE: Purpose =
 /// At most so many batches are adopted in a round: what is left is adopted by the next one, or by another node.
 pub const BATCHES_MAX: i64 = 64;
 
+/// Who lives is asked in arrays, which are made once: when another node has adopted a row in between, its condition is looked at again with the row's new owner,
+/// and a `not exists` would look with the old one (tried: two nodes took the same 64 batches). `$3` bounds the walk through the index: under an old snapshot it
+/// keeps an entry for each batch that was ever settled.
 const ADOPT: &str = "-- adopt
 update execlog_batch b
 set owner = $1
 where b.settled_at is null
-  and b.batch in (
+  and b.batch = any (array(
     select u.batch
     from execlog_batch u
     where u.settled_at is null
-      and not exists (select from heartbeat h where h.node = u.owner and not h.dead)
+      and u.batch >= $3
+      and (u.owner is null or u.owner <> all (array(select h.node from heartbeat h where not h.dead)))
     order by u.batch
     limit $2
-    for update skip locked)
-  and not exists (select from heartbeat h where h.node = b.owner and not h.dead)
+    for update skip locked))
+  and (b.owner is null or b.owner <> all (array(select h.node from heartbeat h where not h.dead)))
 returning b.batch";
 
 const OWN_UNSETTLED: &str = "-- own unsettled
-select batch from execlog_batch where settled_at is null and owner = $1";
+select batch from execlog_batch where settled_at is null and owner = $1 and batch >= $2";
+
+const OLDEST_UNSETTLED: &str = "-- oldest unsettled
+select batch from execlog_batch where settled_at is null order by batch limit 1";
 
 const LOAD: &str = "-- load
 select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
@@ -54,26 +61,37 @@ impl Adoptions {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
-    /// Makes this node the owner of unsettled batches without a living one, at most `count_max` of them. The absence of life is what counts, not a list of
+    /// Makes this node the owner of unsettled batches from `from` on without a living one, at most `count_max` of them. The absence of life is what counts, not a list of
     /// the dead: a batch of a node that is in no list is adopted as well.
-    pub async fn adopt(&mut self, count_max: i64) -> Result<Vec<BatchId>, Error> {
-        let (node, count_max) = (self.node.uuid(), count_max.min(BATCHES_MAX));
+    pub async fn adopt(&mut self, from: BatchId, count_max: i64) -> Result<Vec<BatchId>, Error> {
+        let (node, count_max, from) = (self.node.uuid(), count_max.min(BATCHES_MAX), from.uuid());
         let adopted = self
             .connection
             .run("adopt batches", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(count_max).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(count_max).bind(from).fetch_all(connection).await
             })
             .await?;
         Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
     }
 
-    /// All unsettled batches of this node.
-    pub async fn own_unsettled(&mut self) -> Result<Vec<BatchId>, Error> {
-        let node = self.node.uuid();
+    /// The oldest unsettled batch, whoever's it is. Looks through all that there is: not to be asked often.
+    pub async fn oldest_unsettled(&mut self) -> Result<Option<BatchId>, Error> {
+        let oldest = self
+            .connection
+            .run("look for the oldest unsettled batch", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).fetch_optional(connection).await
+            })
+            .await?;
+        Ok(oldest.map(BatchId::from_uuid))
+    }
+
+    /// All unsettled batches of this node from `from` on.
+    pub async fn own_unsettled(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+        let (node, from) = (self.node.uuid(), from.uuid());
         let own = self
             .connection
             .run("look for own unsettled batches", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED).bind(node).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED).bind(node).bind(from).fetch_all(connection).await
             })
             .await?;
         Ok(own.into_iter().map(BatchId::from_uuid).collect())

@@ -83,7 +83,7 @@ impl Claims {
     /// Claims what `request` names.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
+    /// After [`Error::Unanswered`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
     pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 
 use thiserror::Error as ThisError;
 
+use super::connection::PINNED;
 use super::{Connection, Error};
 use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
@@ -120,8 +121,10 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
             select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
               current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
               current_setting('wal_compression') as wal_compression, current_setting('commit_delay') <> '0' as has_commit_delay,
-              pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding",
+              pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding,
+              coalesce(current_setting($1, true), '') = 'on' as is_pinned",
         )
+        .bind(PINNED)
         .fetch_one(open)
         .await
         .and_then(|row| judge(&row))
@@ -138,6 +141,12 @@ fn judge(row: &PgRow) -> Result<Faults, sqlx::Error> {
         }
     };
     refuse(number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed"));
+    refuse(
+        !row.try_get::<bool, _>("is_pinned")?,
+        "the settings that a session asks for do not reach Postgres (synchronous_commit, deadlines, how statements are planned): a pooler in between drops them \
+         (PgBouncer's ignore_startup_parameters); connect to Postgres itself"
+            .to_owned(),
+    );
     refuse(row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned());
     let encoding: String = row.try_get("encoding")?;
     refuse(

@@ -130,6 +130,9 @@ pub struct Connection {
     slow_said: Seldom,
 }
 
+/// A setting of our own: a session that does not know it has lost the others as well.
+pub(super) const PINNED: &str = "punctual.pinned";
+
 impl Connection {
     pub fn new(settings: &Settings, purpose: Purpose) -> Self {
         // What a role or a database has as its defaults must not break a promise: each connection pins what it relies on.
@@ -151,6 +154,7 @@ impl Connection {
                 ("tcp_user_timeout", "5s"),
                 ("statement_timeout", deadline.as_str()),
                 ("jit", "off"),
+                (PINNED, "on"),
             ])
             .options(purpose.settings.iter().copied());
         Self { purpose, options, open: None, used_at: Monotonic::default(), slow_said: Seldom::new(SAY_SLOW_EVERY) }
@@ -212,7 +216,7 @@ impl Connection {
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
         self.took(what, deadline);
         // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
-        if matches!(outcome, Err(Error::Unavailable { .. } | Error::Refused { .. })) {
+        if matches!(outcome, Err(Error::Unanswered { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome

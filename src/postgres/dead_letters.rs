@@ -178,7 +178,7 @@ impl DeadLetters {
     /// Drops a dead letter; answers what it was.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] it is unknown whether it took effect.
+    /// After [`Error::Unanswered`] it is unknown whether it took effect.
     pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, Error> {
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(DROP).bind(id.uuid()).fetch_optional(open).await?;
@@ -190,7 +190,7 @@ impl DeadLetters {
     /// Puts a dead letter back: its task is due now.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] it is unknown whether it took effect.
+    /// After [`Error::Unanswered`] it is unknown whether it took effect.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
         let retention = self.name_retention.as_secs_f64();
         let statement = async |open: &mut PgConnection| {

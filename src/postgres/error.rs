@@ -6,9 +6,9 @@ use thiserror::Error;
 /// `what` says what was attempted and to what.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Postgres is away, or the answer did not come in time. **Whether the statement took effect is unknown.**
+    /// The connection broke, or the answer did not come in time. **Whether the statement took effect is unknown.**
     #[error("{what}: Postgres did not answer")]
-    Unavailable {
+    Unanswered {
         what: String,
         #[source]
         source: Cause,
@@ -77,10 +77,10 @@ impl Error {
             _ => None,
         };
         match code.as_deref() {
-            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection exception.
-            None => Self::Unavailable { what, source: cause },
-            Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unavailable { what, source: cause },
-            Some("53300") => Self::Unavailable { what, source: cause },
+            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection exception. That a connection cannot be had never gets here: nothing
+            // was asked for.
+            None => Self::Unanswered { what, source: cause },
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unanswered { what, source: cause },
             // deadlock, serialization failure, lock timeout, statement cancelled
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
             // No partition for the row: these tables have no other checks. The row is as good as any, the partition is to be made.
@@ -94,12 +94,12 @@ impl Error {
 
     /// True when Postgres is away, whether or not it got the statement: it will be back.
     pub fn is_away(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Unreachable { .. })
+        matches!(self, Self::Unanswered { .. } | Self::Unreachable { .. })
     }
 
     /// True when the statement may have taken effect all the same.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unanswered { .. })
     }
 
     /// True when the statement failed for the rows that it met (values out of bounds, damaged data), so that a smaller range may pass.
@@ -114,12 +114,12 @@ impl Error {
 
     /// True when the server took the statement and did not come to its end in time, or was told to cancel it.
     pub fn is_slow(&self) -> bool {
-        self.code().as_deref() == Some("57014") || matches!(self, Self::Unavailable { source: Cause::Deadline(_), .. })
+        self.code().as_deref() == Some("57014") || matches!(self, Self::Unanswered { source: Cause::Deadline(_), .. })
     }
 
     /// The five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
-        let (Self::Unavailable { source, .. }
+        let (Self::Unanswered { source, .. }
         | Self::Unreachable { source, .. }
         | Self::GaveWay { source, .. }
         | Self::BadValue { source, .. }

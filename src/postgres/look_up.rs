@@ -34,7 +34,7 @@ const BATCHES: Purpose = Purpose {
 const DEADLINE: Duration = Duration::from_secs(3);
 /// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's clock is behind by less than a minute): days before that
 /// cannot hold its batch.
-const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
+pub(super) const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
 /// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
 const HOPS_MAX: usize = 1000;
 

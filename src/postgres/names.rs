@@ -12,7 +12,9 @@ use uuid::Uuid;
 
 use super::connection::{Purpose, Settings};
 use super::error::Error;
+use super::look_up::CLAIMED_BEFORE_DUE_MAX;
 use super::pool::Pool;
+use crate::domain::ids::floor_of;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
 
 /// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
@@ -85,7 +87,7 @@ select 'scheduled', t.id
 from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
-select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.ids && $1
+select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $4 and b.ids && $1
 union all
 select 'cancelled', id from execlog_cancelled where id = any($3)
 union all
@@ -117,7 +119,7 @@ select t.id
 from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
-select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.ids && $1";
+select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $3 and b.ids && $1";
 
 const PROLONG: &str = "-- prolong names
 update task_name n
@@ -249,7 +251,8 @@ async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap
     }
     let rows: Vec<Uuid> = entries.iter().map(|entry| entry.row.uuid()).collect();
     let firsts: Vec<Uuid> = entries.iter().map(|entry| entry.id.uuid()).collect();
-    let found = sqlx::query(STATES).bind(rows).bind(shards_of(entries.iter().map(|entry| entry.row))).bind(firsts);
+    let from = lowest_batch_of(entries.iter().map(|entry| entry.row));
+    let found = sqlx::query(STATES).bind(rows).bind(shards_of(entries.iter().map(|entry| entry.row))).bind(firsts).bind(from);
     for row in found.fetch_all(open).await? {
         let trace = match row.try_get("state")? {
             "scheduled" => Trace::Scheduled,
@@ -268,6 +271,12 @@ fn state_of(traces: &HashMap<Uuid, Trace>, entry: Entry) -> TaskState {
     found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
 }
 
+/// The lowest id that a batch with one of these rows can have.
+pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
+    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
+    floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX))
+}
+
 fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {
     rows.map(|row| row.shard().as_smallint()).collect()
 }
@@ -284,7 +293,8 @@ async fn free(open: &mut PgConnection, rows: &[PgRow], retention: Duration) -> R
     }
     let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
     let shards = shards_of(expired.iter().map(|entry| entry.row));
-    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING).bind(ids).bind(shards).fetch_all(&mut *open).await?;
+    let from = lowest_batch_of(expired.iter().map(|entry| entry.row));
+    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING).bind(ids).bind(shards).bind(from).fetch_all(&mut *open).await?;
     let pending: HashSet<Uuid> = pending.into_iter().collect();
     let (kept, free): (Vec<&Expired>, Vec<&Expired>) = expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
     let keys = |entries: &[&Expired]| -> (Vec<String>, Vec<String>) {

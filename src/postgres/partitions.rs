@@ -138,12 +138,34 @@ async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Pa
             let check = bounds.check();
             let storage = storage_of(partition.parent);
             execute(transaction, format!("create table {name} (like {table} including all, {check}) {storage}")).await?;
+            if partition.parent == Parent::ExeclogBatch {
+                execute(transaction, without_statistics(&name)).await?;
+            }
             execute(transaction, attach_statement(rules, partition)).await
         }
         Some(false) => execute(transaction, attach_statement(rules, partition)).await,
         // Another node made it since the census.
         Some(true) => Ok(()),
     }
+}
+
+/// No plan depends on what is in the arrays, and an analyze would count their elements: 16 s of CPU for 6,000 batches of 1,000 tasks, and 0.25 without.
+fn without_statistics(name: &str) -> String {
+    const ARRAYS: [&str; 11] = [
+        "ids",
+        "first_ids",
+        "attempts",
+        "names",
+        "topic_names",
+        "topic_indexes",
+        "outcomes",
+        "partitions",
+        "offsets",
+        "published_ats",
+        "next_ids",
+    ];
+    let columns: Vec<String> = ARRAYS.iter().map(|column| format!("alter column {column} set statistics 0")).collect();
+    format!("alter table {name} {}", columns.join(", "))
 }
 
 /// Runs a statement whose text is made of names and bounds of partitions only.

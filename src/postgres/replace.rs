@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::connection::{Purpose, Settings};
 use super::error::Error;
-use super::names::{Entry, entry_of};
+use super::names::{Entry, entry_of, lowest_batch_of};
 use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
 use crate::kill_point::{Point, reach};
@@ -87,7 +87,7 @@ with d as (
 /// can bring a follow-up. A leaf goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
 const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
-  and not exists (select from execlog_batch where settled_at is null and $1 = any(ids))
+  and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
   and not exists (select from task_follow where first_id = $2)";
 
 /// The entry stands for the new task from now on, whatever its former one has come to.
@@ -125,7 +125,7 @@ impl Replaces {
     /// Puts `task` in the place of the one that its name stands for. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] it is unknown whether it took effect; after any other error nothing has changed.
+    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
     pub async fn replace(&self, task: &NewTask, is_far: bool, over: Option<TaskId>) -> Result<Replacement, Error> {
         let change = Change { task, is_far, retention: self.retention };
         self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
@@ -194,7 +194,8 @@ impl Change<'_> {
     }
 
     async fn is_final(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
-        sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).fetch_one(open).await
+        let from = lowest_batch_of(std::iter::once(entry.row));
+        sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).bind(from).fetch_one(open).await
     }
 
     /// Under the lock of the entry this cannot find it missing.

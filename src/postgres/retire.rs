@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The catalog is the authority: each step looks at what is there, so whoever comes next goes on where another one was killed. A plain DROP would lock the
-//! parent: behind one open reader it stalls every claim. DETACH CONCURRENTLY waits for readers instead, for as long as they last, so it runs on a
-//! connection without any timeout: when it is cut off, the partition is neither in nor out until it is finalized. Whether a partition is needed is asked
+//! parent: behind one open reader it stalls every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on a
+//! connection of its own: when it is cut off, the partition is neither in nor out until it is finalized. Whether a partition is needed is asked
 //! *after* the detach, when nobody can write to it any more (before, a batch or a row could still slip in); one that is needed is attached again as it is.
 
 use std::time::Duration;
@@ -25,10 +25,14 @@ use crate::domain::{Timestamp, ids};
 use crate::kill_point::{Point, reach};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
-/// Whatever a detach waits for, it must not be cut off. But its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
+/// A detach waits for whoever reads the table, and is rather not cut off: then it must be finalized. Its deadline is for an answer that never comes, because
+/// the server has vanished without a word. Its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
 /// that stands still between two steps ends, so that another one goes on. No step between two uses of the session takes as long.
-const DETACH: Purpose =
-    Purpose { name: "detach", deadline: Duration::ZERO, settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")] };
+const DETACH: Purpose = Purpose {
+    name: "detach",
+    deadline: Duration::from_secs(3600),
+    settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")],
+};
 
 /// Retires the partitions of one table.
 #[derive(Debug)]

@@ -216,7 +216,8 @@ impl Row {
     }
 }
 
-/// Several batches in one statement: what they have in common are the arrays, laid end to end, of which each takes its slice.
+/// Several batches in one statement: what they have in common are the arrays, laid end to end, of which each takes its slice. The ids are given twice: joined
+/// alone, they are no condition of the index, and each settle would walk all of it, with an entry for each batch since the last vacuum (7 ms for 540,000).
 const SETTLE: &str = "-- settle
 update execlog_batch b
 set settled_at = clock_timestamp(),
@@ -229,7 +230,7 @@ set settled_at = clock_timestamp(),
   published_ats = ($12::bigint[])[s.low:s.high]
 from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[], $14::integer[], $15::integer[], $16::integer[])
   as s(batch, span, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
-where b.batch = s.batch and b.owner = $1 and b.settled_at is null
+where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
 /// One batch with follow-ups, dead letters, the end of a later attempt or names to keep: everything hangs on the row that was updated, so that neither a

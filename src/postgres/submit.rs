@@ -43,7 +43,7 @@ impl Submits {
     /// Stores all tasks of the group, or none; answers Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] it is unknown whether the group was stored; after any other error nothing of it was.
+    /// After [`Error::Unanswered`] it is unknown whether the group was stored; after any other error nothing of it was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, Error> {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);

@@ -81,7 +81,7 @@ impl NamedSubmits {
     /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unavailable`] it is unknown what was stored; after any other error nothing was.
+    /// After [`Error::Unanswered`] it is unknown what was stored; after any other error nothing was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<(HashSet<TaskId>, Timestamp), Error> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());

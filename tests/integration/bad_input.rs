@@ -49,8 +49,8 @@ fn table() -> Vec<Wrong> {
     all
 }
 
-/// What only a topic with a limit, or very much, brings about.
-fn large(small_topic: &str) -> Vec<Wrong> {
+/// What only a topic with a limit, one that is compacted, or very much, brings about.
+fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
     let post = |body: String, wanted: Wanted| wrong(Method::POST, "/v1/tasks", body, wanted);
     let long = "x".repeat(20_000);
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
@@ -63,6 +63,7 @@ fn large(small_topic: &str) -> Vec<Wrong> {
             json!({"topic": small_topic, "delay": 1, "tombstone": true, "key": long}).to_string(),
             (422, "record-too-large", "key"),
         ),
+        post(json!({"topic": compacted_topic, "delay": 1, "payload": 1}).to_string(), (422, "key-required", "key")),
         post(
             json!({"topic": "t", "delay": 1, "payload": 1, "name": "n".repeat(256)}).to_string(),
             (400, "invalid-value", "name"),
@@ -108,10 +109,11 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     let cluster = Cluster::start("bad-input").await;
     let topic = cluster.topic("orders").await;
     let small_topic = cluster.topic_with("small", &[("max.message.bytes", "10000")]).await;
+    let compacted_topic = cluster.topic_with("compacted", &[("cleanup.policy", "compact,delete")]).await;
     let node = cluster.node().await;
     let mut caller = Caller { node: &node, topic: &topic, oracle: Oracle::default() };
     let mut rows = table();
-    rows.extend(large(&small_topic));
+    rows.extend(of_topics(&small_topic, &compacted_topic));
     for row in &rows {
         let what = format!("{} {} {:?} {:.200}", row.method, row.path, row.content_type, row.body);
         let answer = caller.send(row.method.clone(), &row.path, row.content_type, &row.body).await;
@@ -132,8 +134,10 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
         let task = format!(r#"{{"topic":"t","delay":"{due}","payload_text":"x","key":"k","headers":{{"a":"b"}}}}"#);
         assert_eq!(caller.post("/v1/tasks", &task).await.status, 201);
     }
+    let keyed = json!({"topic": compacted_topic, "delay": "1h", "payload": 1, "key": ""}).to_string();
+    assert_eq!(caller.post("/v1/tasks", &keyed).await.status, 201);
     caller.oracle.check(&cluster, DEADLINE).await;
-    assert_eq!(caller.oracle.task_count(), 2 * ITEMS.len() + 3);
+    assert_eq!(caller.oracle.task_count(), 2 * ITEMS.len() + 4);
     assert!(node.api().is_ready().await);
     assert_eq!(node.api().get("/livez").await.status, 200);
 }

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use punctual::domain::{Headers, TopicName};
-use punctual::kafka::{Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicFacts};
+use punctual::domain::{Failure, Headers, TopicName};
+use punctual::kafka::{Failed, Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicFacts};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
-    Edge, NOW, Parts, batch, bootstrap, consume, create, fates, plain_batch, producer, settings, task_id, topic,
+    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, fates, plain_batch, producer, settings, stamp, task_id, topic,
 };
 use crate::support::eventually;
 
@@ -77,6 +77,22 @@ async fn without_append_time_a_record_is_published_when_its_acknowledgement_come
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_record_has_the_time_that_it_was_given_and_one_that_a_broker_refuses_condemns_nobody() {
+    let bootstrap = bootstrap();
+    let topic = topic(&bootstrap, "edge-time", 1, &[]).await;
+    let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
+    let (batch, given) = (plain_batch(&topic, 1, 10), stamp());
+    edge.producer.send(0, topic.as_str(), &batch.task(0), given).unwrap();
+    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    let read = consume(&bootstrap, &topic, 1, 1).await;
+    assert_eq!(read[0].timestamp(), RecordTime::CreateTime(given.as_millis()));
+    // A broker takes an hour at the most: the clock of Postgres and its own are apart, and the task is not to blame.
+    edge.producer.send(1, topic.as_str(), &batch.task(0), given.plus(Duration::from_secs(3 * 3600))).unwrap();
+    let fate = edge.fates(1).await[&1];
+    assert!(fate.is(Failure::Unavailable), "{fate:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     let bootstrap = bootstrap();
     let nowhere = TopicName::new(&format!("edge-nowhere-{:016x}", rand::random::<u64>())).unwrap();
@@ -85,12 +101,15 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     assert_eq!(edge.topics.cached(&nowhere), None);
     edge.send(&plain_batch(&nowhere, 2, 10));
     for fate in edge.fates(2).await.values() {
-        assert!(matches!(fate, Fate::Unavailable { maybe_sent: false, .. }), "{fate:?}");
+        assert!(fate.is(Failure::Unavailable) && !fate.is_maybe_sent(), "{fate:?}");
     }
     // Once the producer knows, it says so at once.
     let batch = plain_batch(&nowhere, 1, 10);
-    let refused = edge.producer.send(0, nowhere.as_str(), &batch.task(0));
-    assert!(matches!(refused, Err(SendError::Failed(Fate::Unavailable { maybe_sent: false, .. }))), "{refused:?}");
+    let refused = edge.producer.send(0, nowhere.as_str(), &batch.task(0), stamp());
+    assert!(
+        matches!(refused, Err(SendError::Failed(Failed { failure: Failure::Unavailable, maybe_sent: false, .. }))),
+        "{refused:?}"
+    );
     assert_eq!(edge.topics.ask(&nowhere).await, Err(LookUpError::Unknown));
     // Created later, it is known without a restart, and takes records.
     create(&bootstrap, &nowhere, 1, &[]).await;
@@ -111,19 +130,18 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(5)).await;
     edge.send(&plain_batch(&narrow, 50, 500));
     let together = edge.fates(50).await;
-    assert!(together.values().all(|fate| matches!(fate, Fate::BatchRefused(_))), "{together:?}");
+    assert!(together.values().all(|fate| fate.is(Failure::BatchRefused)), "{together:?}");
 
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
     let small = plain_batch(&narrow, 50, 500);
     for (ticket, task) in small.tasks().enumerate() {
-        alone.send(ticket, narrow.as_str(), &task).unwrap();
+        alone.send(ticket, narrow.as_str(), &task, stamp()).unwrap();
     }
     let large = plain_batch(&narrow, 1, 3000);
-    alone.send(50, narrow.as_str(), &large.task(0)).unwrap();
+    alone.send(50, narrow.as_str(), &large.task(0), stamp()).unwrap();
     let alone_fates = fates(&mut reports, 51).await;
     for (ticket, fate) in &alone_fates {
-        let is_expected =
-            if *ticket == 50 { matches!(fate, Fate::RefusedForGood(_)) } else { matches!(fate, Fate::Acknowledged(_)) };
+        let is_expected = if *ticket == 50 { fate.is(Failure::RefusedForGood) } else { matches!(fate, Fate::Acknowledged(_)) };
         assert!(is_expected, "{ticket}: {fate:?}");
     }
 
@@ -132,7 +150,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
     edge.send(&plain_batch(&wide, 3, 5_000_000));
     assert!(edge.fates(3).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
-    alone.send(0, narrow.as_str(), &small.task(0)).unwrap();
+    alone.send(0, narrow.as_str(), &small.task(0), stamp()).unwrap();
     assert!(matches!(fates(&mut reports, 1).await[&0], Fate::Acknowledged(_)));
     assert_eq!((edge.producer.fatal(), alone.fatal()), (None, None));
     assert_eq!(consume(&bootstrap, &narrow, 1, 52).await.len(), 52);
@@ -151,14 +169,14 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
     let records = batch(&compacted, &[keyed.clone(), keyless, keyed]);
     edge.send(&records);
     let together = edge.fates(3).await;
-    assert!(together.values().all(|fate| matches!(fate, Fate::BatchRefused(_))), "{together:?}");
+    assert!(together.values().all(|fate| fate.is(Failure::BatchRefused)), "{together:?}");
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
     for (ticket, task) in records.tasks().enumerate() {
-        alone.send(ticket, compacted.as_str(), &task).unwrap();
+        alone.send(ticket, compacted.as_str(), &task, stamp()).unwrap();
     }
     let fates = fates(&mut reports, 3).await;
     assert!(matches!(fates[&0], Fate::Acknowledged(_)) && matches!(fates[&2], Fate::Acknowledged(_)), "{fates:?}");
-    assert!(matches!(fates[&1], Fate::RefusedForGood(_)), "{fates:?}");
+    assert!(fates[&1].is(Failure::RefusedForGood), "{fates:?}");
     alone.close().await;
 }
 
@@ -172,7 +190,7 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     edge.send(&batch);
     edge.producer.purge();
     let fates = edge.fates(20_000).await;
-    let unknown_count = fates.values().filter(|fate| matches!(fate, Fate::Unknown(_))).count();
+    let unknown_count = fates.values().filter(|fate| fate.is(Failure::Unknown)).count();
     let acknowledged_count = fates.values().filter(|fate| matches!(fate, Fate::Acknowledged(_))).count();
     assert_eq!(unknown_count + acknowledged_count, 20_000, "records with a partition are never known not to be sent");
     assert!(unknown_count > 0);
@@ -192,7 +210,7 @@ async fn a_producer_whose_reports_nobody_takes_in_any_more_says_so() {
     let hooks = Hooks::new(move |_report| assert!(!is_first.swap(false, Ordering::Relaxed), "a panic for this test"), || NOW);
     let producer = Producer::new(&settings, Mode::Together, edge.topics.contact(), edge.metrics.clone(), hooks).unwrap();
     assert!(!producer.is_deaf() && !edge.producer.is_deaf());
-    producer.send(0, topic.as_str(), &plain_batch(&topic, 1, 10).task(0)).unwrap();
+    producer.send(0, topic.as_str(), &plain_batch(&topic, 1, 10).task(0), stamp()).unwrap();
     eventually("it is deaf", Duration::from_secs(10), async || producer.is_deaf()).await;
     assert!(!edge.producer.is_deaf(), "the other one hears");
     producer.close().await;
@@ -207,7 +225,7 @@ async fn a_full_queue_is_told_and_takes_records_again() {
     let mut edge = Edge::new(&few, Mode::Together);
     edge.send(&plain_batch(&topic, 10, 10));
     let batch = plain_batch(&topic, 1, 10);
-    assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0)), Err(SendError::Full));
+    assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0), stamp()), Err(SendError::Full));
     assert_eq!(edge.fates(10).await.len(), 10);
     // The last report comes a moment before its record leaves the queue.
     eventually("the queue is empty", Duration::from_secs(10), async || edge.producer.in_flight() == 0).await;
@@ -221,7 +239,7 @@ async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-facts", 5, &[("max.message.bytes", "4321")]).await;
     let edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
-    let facts = TopicFacts { partitions: 5, record_bytes_max: 4321 };
+    let facts = TopicFacts { record_bytes_max: 4321, needs_key: false };
     assert_eq!(edge.topics.cached(&topic), None);
     let answers = futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
     assert!(answers.iter().all(|answer| *answer == Ok(facts)), "{answers:?}");

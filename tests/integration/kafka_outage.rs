@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use punctual::clock;
-use punctual::domain::{Batch, TopicName};
+use punctual::domain::{Batch, Failure, TopicName};
 use punctual::kafka::{Contact, Fate, LookUpError, Mode, Settings};
 
-use crate::kafka_support::{Edge, plain_batch, settings, topic};
+use crate::kafka_support::{Edge, Is as _, plain_batch, settings, topic};
 
 /// A stack that is purged when the test ends.
 struct Stack(String);
@@ -110,7 +110,7 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     within(NOTICED_MAX, "a stop is noticed", contact.not_held()).await;
     impatient.send(&plain_batch(&topic, 10, 100));
     let fates = impatient.fates(10).await;
-    assert!(fates.values().all(|fate| matches!(fate, Fate::Unknown(_))), "{fates:?}");
+    assert!(fates.values().all(|fate| fate.is(Failure::Unknown)), "{fates:?}");
     stack.run(&["start", "kafka"]);
     held(&contact, BACK_MAX).await;
     for (edge, settings) in [(&mut impatient, &brief), (&mut edge, &settings(&bootstrap, &[]))] {

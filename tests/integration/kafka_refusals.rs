@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use punctual::domain::TopicName;
-use punctual::kafka::{Fate, Mode, SendError};
+use punctual::domain::{Failure, TopicName};
+use punctual::kafka::{Failed, Fate, Mode, SendError};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use crate::kafka_support::{Edge, plain_batch, settings};
+use crate::kafka_support::{Edge, Is as _, plain_batch, settings, stamp};
 
 type Mock = MockCluster<'static, rdkafka::producer::DefaultProducerContext>;
 
@@ -29,7 +29,7 @@ async fn a_topic_that_we_may_not_write_to_refuses_for_good() {
     // One: once that is known, the next would be refused where it is handed over.
     edge.send(&plain_batch(&topic, 1, 10));
     let fates = edge.fates(1).await;
-    assert!(fates.values().all(|fate| matches!(fate, Fate::RefusedForGood(_))), "{fates:?}");
+    assert!(fates.values().all(|fate| fate.is(Failure::RefusedForGood)), "{fates:?}");
     assert_eq!(edge.producer.fatal(), None);
 }
 
@@ -60,11 +60,14 @@ async fn a_producer_that_may_not_be_idempotent_is_finished_and_its_records_are_n
     mock.request_errors(RDKafkaApiKey::InitProducerId, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
     let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
     let batch = plain_batch(&topic, 1, 10);
-    match edge.producer.send(0, topic.as_str(), &batch.task(0)) {
-        Ok(()) => assert!(!matches!(edge.fates(1).await[&0], Fate::Acknowledged(_) | Fate::RefusedForGood(_))),
-        Err(error) => assert!(matches!(error, SendError::Failed(Fate::NotSent(_))), "{error:?}"),
+    match edge.producer.send(0, topic.as_str(), &batch.task(0), stamp()) {
+        Ok(()) => {
+            let fate = edge.fates(1).await[&0];
+            assert!(!matches!(fate, Fate::Acknowledged(_)) && !fate.is(Failure::RefusedForGood), "{fate:?}");
+        }
+        Err(error) => assert!(matches!(error, SendError::Failed(Failed { failure: Failure::NotSent, .. })), "{error:?}"),
     }
     assert!(edge.producer.fatal().is_some());
-    let refused = edge.producer.send(1, topic.as_str(), &batch.task(0));
-    assert!(matches!(refused, Err(SendError::Failed(Fate::NotSent(_)))), "{refused:?}");
+    let refused = edge.producer.send(1, topic.as_str(), &batch.task(0), stamp());
+    assert!(matches!(refused, Err(SendError::Failed(Failed { failure: Failure::NotSent, .. }))), "{refused:?}");
 }

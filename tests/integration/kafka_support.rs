@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use punctual::domain::batch::TaskParts;
-use punctual::domain::{Batch, BatchBuilder, BatchId, Headers, Shard, TaskId, Timestamp, TopicName};
+use punctual::domain::{Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName};
 use punctual::kafka::{Fate, Hooks, Metrics, Mode, Producer, Report, Settings, Topics};
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
@@ -26,6 +26,27 @@ pub type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, Headers);
 
 pub const NOW: Timestamp = Timestamp::from_micros(1_234_567_000);
 pub const REPORT_DEADLINE: Duration = Duration::from_secs(40);
+
+/// The time of the records that tests send: not this machine's, but one that no broker refuses or deletes for its age.
+pub fn stamp() -> Timestamp {
+    punctual::clock::wall().minus(Duration::from_secs(3600))
+}
+
+/// Whether a record failed, and how.
+pub trait Is {
+    fn is(&self, failure: Failure) -> bool;
+    fn is_maybe_sent(&self) -> bool;
+}
+
+impl Is for Fate {
+    fn is(&self, failure: Failure) -> bool {
+        matches!(self, Self::Failed(failed) if failed.failure == failure)
+    }
+
+    fn is_maybe_sent(&self) -> bool {
+        matches!(self, Self::Failed(failed) if failed.maybe_sent)
+    }
+}
 
 /// A Kafka edge with one producer.
 pub struct Edge {
@@ -72,7 +93,7 @@ impl Edge {
     pub fn send(&self, batch: &Batch) {
         for (ticket, task) in batch.tasks().enumerate() {
             let topic = batch.topics()[usize::from(task.topic)].as_str();
-            assert_eq!(self.producer.send(ticket, topic, &task), Ok(()));
+            assert_eq!(self.producer.send(ticket, topic, &task, stamp()), Ok(()));
         }
     }
 

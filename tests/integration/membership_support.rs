@@ -100,6 +100,9 @@ impl Node {
         });
         let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));
         let (asked, progress, clock) = (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
+        // As of a claim loop that has turned, and of which nothing more is expected.
+        progress.tick(0);
+        progress.end(0);
         let settings = Settings {
             node: id,
             name: name.to_owned(),

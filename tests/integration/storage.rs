@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use punctual::clock::ClusterClock;
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
@@ -180,7 +181,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     let mut database = Database::empty().await;
     assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
     let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 2));
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 3));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
     assert_eq!((again.applied, again.changed), (vec![], vec![]));
@@ -213,7 +214,7 @@ async fn two_migrations_at_once_wait_for_each_other() {
     let database = Database::empty().await;
     let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
     let (one, other) = tokio::join!(migrate(), migrate());
-    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 2, "each version once");
+    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 3, "each version once");
 }
 
 #[tokio::test]
@@ -252,7 +253,9 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let leaves = Arc::new(Leaves::default());
     let mut keeper = Keeper::new(&database.settings, rules, leaves.clone(), Metrics::default());
     keeper.round().await.unwrap();
-    punctual::node::keeper::start(&tasks, &database.settings, keeper);
+    let clock = Arc::new(ClusterClock::default());
+    clock.take_in(database.now().await, punctual::clock::monotonic());
+    punctual::node::keeper::start(&tasks, &database.settings, keeper, &clock);
 
     let first_leaf = leaves.oldest().unwrap();
     let (mut inserter, mut claimer) = (database.another().await, database.another().await);

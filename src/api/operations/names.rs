@@ -36,6 +36,7 @@ pub const REPLACE: Operation = Operation {
         P::ConflictingFields,
         P::UnknownTopic,
         P::RecordTooLarge,
+        P::KeyRequired,
         P::TooFarAhead,
         P::RefusedValue,
         P::Unavailable,

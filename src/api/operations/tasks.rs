@@ -48,6 +48,7 @@ pub const SUBMIT: Operation = Operation {
         P::ConflictingFields,
         P::UnknownTopic,
         P::RecordTooLarge,
+        P::KeyRequired,
         P::TooFarAhead,
         P::RefusedValue,
         P::Unavailable,

@@ -103,6 +103,8 @@ async fn values_beyond_their_bounds_are_refused() {
     check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "payload_text"), "too large").await;
     let long = format!(r#"{{"topic":"small","delay":1,"tombstone":true,"key":{:?}}}"#, "x".repeat(1000));
     check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "key"), "too large").await;
+    let keyless = r#"{"topic":"compacted","delay":1,"payload":1}"#;
+    check_response(api.ask(post("/v1/tasks", keyless)).await, (422, "key-required", "key"), "no key").await;
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
     check_response(api.ask(post("/v1/tasks/batch", batch)).await, (413, "batch-too-large", "tasks"), "batch").await;
     let unknown: Vec<String> = (0..1000).map(|number| format!(r#""f{number}":1"#)).collect();

@@ -99,7 +99,7 @@ fn millis(now: Monotonic) -> u64 {
 mod tests {
     use super::*;
 
-    const FACTS: TopicFacts = TopicFacts { partitions: 3, record_bytes_max: 1000 };
+    const FACTS: TopicFacts = TopicFacts { record_bytes_max: 1000, needs_key: false };
 
     fn at(millis: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_millis(millis))

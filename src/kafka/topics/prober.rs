@@ -214,12 +214,12 @@ impl Prober {
 
     /// First the configuration, then the metadata: the first question leaves nothing behind in the client for a topic that is not there.
     fn facts(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
-        let record_bytes_max = self.record_bytes_max(topic, until)?;
-        let partitions = self.partitions(topic, until)?;
-        Ok(TopicFacts { partitions, record_bytes_max })
+        let facts = self.configuration(topic, until)?;
+        self.find(topic, until)?;
+        Ok(facts)
     }
 
-    fn record_bytes_max(&mut self, topic: &TopicName, until: Monotonic) -> Result<usize, LookUpError> {
+    fn configuration(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
         let left = left(until)?;
         let options = AdminOptions::new().request_timeout(Some(left));
         let resources = [ResourceSpecifier::Topic(topic.as_str())];
@@ -232,8 +232,12 @@ impl Prober {
         self.answered();
         match described {
             Ok(resource) => {
-                let value = resource.get("max.message.bytes").and_then(|entry| entry.value.as_deref()?.parse().ok());
-                Ok(value.unwrap_or(RECORD_BYTES_MAX_DEFAULT))
+                let value = |name: &str| resource.get(name).and_then(|entry| entry.value.as_deref());
+                let record_bytes_max = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+                Ok(TopicFacts {
+                    record_bytes_max: record_bytes_max.unwrap_or(RECORD_BYTES_MAX_DEFAULT),
+                    needs_key: value("cleanup.policy").is_some_and(|policy| policy.contains("compact")),
+                })
             }
             // Not to be read is not "not there": the metadata will tell.
             Err(
@@ -241,12 +245,13 @@ impl Prober {
                 | Code::ClusterAuthorizationFailed
                 | Code::UnsupportedFeature
                 | Code::UnsupportedVersion,
-            ) => Ok(RECORD_BYTES_MAX_DEFAULT),
+            ) => Ok(TopicFacts { record_bytes_max: RECORD_BYTES_MAX_DEFAULT, needs_key: false }),
             Err(code) => Err(error_of(code)),
         }
     }
 
-    fn partitions(&mut self, topic: &TopicName, until: Monotonic) -> Result<i32, LookUpError> {
+    /// Fails unless the topic is there.
+    fn find(&mut self, topic: &TopicName, until: Monotonic) -> Result<(), LookUpError> {
         self.make_room();
         self.opened.insert(topic.clone());
         let left = left(until)?;
@@ -256,10 +261,10 @@ impl Prober {
         };
         self.answered();
         let Some(topic) = metadata.topics().first() else { return Err(LookUpError::Unknown) };
-        if let Some(code) = topic.error() {
-            return Err(error_of(code.into()));
+        match topic.error() {
+            Some(code) => Err(error_of(code.into())),
+            None => Ok(()),
         }
-        i32::try_from(topic.partitions().len()).map_err(|_absurd| LookUpError::Unknown)
     }
 
     /// Another client, when this one remembers too many topics.

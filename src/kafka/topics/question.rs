@@ -7,9 +7,10 @@ use crate::domain::{Monotonic, TopicName};
 /// What is known of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopicFacts {
-    pub partitions: i32,
     /// The topic's `max.message.bytes`; Kafka's default where we may not read it.
     pub record_bytes_max: usize,
+    /// It is compacted, and refuses a record without a key.
+    pub needs_key: bool,
 }
 
 /// Why nothing is known of a topic.

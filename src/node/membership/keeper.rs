@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Found};
+use super::progress::Wedged;
 use super::settings::{Parts, Settings};
 use super::trust::TrustSource;
 use crate::clock;
@@ -153,26 +154,30 @@ impl Keeper {
         Ok(())
     }
 
-    /// True while a claim loop does not turn: then nothing is written, and others take over.
+    /// True while this node is wedged: then nothing is written, and others take over.
     fn is_standing_still(&mut self) -> bool {
         let wedged = self.parts.progress.wedged(clock::monotonic());
-        match wedged {
-            Some(claim_loop) if !self.is_wedged => {
-                tracing::error!(
+        if wedged.is_some() != self.is_wedged {
+            match wedged {
+                Some(Wedged::ClaimLoop(claim_loop)) => tracing::error!(
                     claim_loop,
                     "a claim loop stands still: no heartbeats until it turns again, so that others take over"
-                );
+                ),
+                Some(Wedged::Adopter) => tracing::error!(
+                    "this node cannot find out which batches are its own, and publishes nothing: no heartbeats until it can, so that others take over"
+                ),
+                None => tracing::info!("heartbeats are written again"),
             }
-            None if self.is_wedged => tracing::info!("the claim loops turn again"),
-            _ => {}
         }
         self.is_wedged = wedged.is_some();
         self.is_wedged
     }
 
-    /// False while claims fail here that may succeed elsewhere.
+    /// False before the claim loops turn, and while claims, or looking after batches, fail here and may succeed elsewhere.
     fn may_claim(&self) -> bool {
-        self.parts.progress.failing(clock::monotonic()).is_none_or(|failing| failing.blame != Blame::Unclear)
+        let (progress, now) = (&self.parts.progress, clock::monotonic());
+        let failing = [progress.failing(now), progress.failing_adopter(now)];
+        progress.has_begun() && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
     }
 
     /// Says that claims fail, again and again while they do, and why this node is not ready.
@@ -350,6 +355,10 @@ impl Keeper {
         // Without Postgres claims fail as well, and that is said already.
         if self.failures == 0 {
             missing.extend(self.failing_claims(now));
+            missing.extend(self.parts.progress.failing_adopter(now).map(|failing| Missing {
+                what: "batches",
+                why: format!("they could not be looked after for {} s: {}", now.since(failing.since).as_secs(), failing.why),
+            }));
         }
         if let Some((_, view)) = &self.parts.etcd
             && let etcd::View::Away { since } = *view.borrow()

@@ -1,5 +1,5 @@
-//! Whether the claim loops still turn, and whether their claims succeed: a node that is wedged must not go on saying that it lives, and one that cannot
-//! claim must not go on owning shards that others could claim.
+//! Whether the claim loops turn, whether their claims succeed, and whether the adopter can look after the node's batches: a node that is wedged must not go on
+//! saying that it lives, and one that cannot claim must not go on owning shards that others could claim.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,37 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::engine::liveness::streak::{Failing, Streak};
+use crate::engine::liveness::streak::{Blame, Failing, Streak};
+use crate::postgres::Error;
+use crate::shutdown::chain;
 
 /// How long a loop may be without a turn: above the deadlines of a claim, 5 s to connect and 5 s for the statement.
 pub const STILL_MAX: Duration = Duration::from_secs(15);
 
-const NOT_RUNNING: u64 = 0;
+const NOT_BEGUN: u64 = 0;
+const ENDED: u64 = u64::MAX;
 
 /// Shared by the loops, which tick, and the heartbeat, which looks.
 #[derive(Clone, Debug)]
 pub struct Progress {
     loops: Arc<[Loop]>,
+    adopter: Arc<Mutex<Adopter>>,
+}
+
+/// What is wedged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wedged {
+    ClaimLoop(usize),
+    /// The node does not know which batches are its own, publishes nothing until it does, and cannot find out.
+    Adopter,
+}
+
+/// How the adopter fares.
+#[derive(Debug, Default)]
+struct Adopter {
+    streak: Streak,
+    /// Nothing is published before it succeeds.
+    has_doubt: bool,
 }
 
 #[derive(Debug)]
@@ -29,8 +49,8 @@ struct Loop {
 
 impl Progress {
     pub fn new(loop_count: usize) -> Self {
-        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_RUNNING), streak: Mutex::default() };
-        Self { loops: (0..loop_count).map(one).collect() }
+        let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_BEGUN), streak: Mutex::default() };
+        Self { loops: (0..loop_count).map(one).collect(), adopter: Arc::default() }
     }
 
     /// The loop has made a turn. It counts from its first one on, and must make one each few seconds, with nothing to do as well.
@@ -40,16 +60,49 @@ impl Progress {
 
     /// The loop has ended in good order and does not count any more.
     pub fn end(&self, loop_index: usize) {
-        self.store(loop_index, NOT_RUNNING);
+        self.store(loop_index, ENDED);
     }
 
-    /// A loop that has stood still for so long that it counts as wedged.
-    pub fn wedged(&self, now: Monotonic) -> Option<usize> {
+    /// False until each loop has made its first turn: shards that this node was given before would be claimed by nobody.
+    pub fn has_begun(&self) -> bool {
+        self.loops.iter().all(|one| one.ticked_at.load(Ordering::Relaxed) != NOT_BEGUN)
+    }
+
+    /// What has stood still for so long that this node counts as wedged.
+    pub fn wedged(&self, now: Monotonic) -> Option<Wedged> {
         let oldest = micros(now).saturating_sub(micros(Monotonic::from_start(STILL_MAX)));
-        self.loops.iter().position(|one| {
+        let still = self.loops.iter().position(|one| {
             let tick = one.ticked_at.load(Ordering::Relaxed);
-            tick != NOT_RUNNING && tick <= oldest
-        })
+            tick != NOT_BEGUN && tick <= oldest
+        });
+        let is_stuck = || {
+            let adopter = self.adopter();
+            adopter.has_doubt && adopter.streak.failing(now).is_some_and(|failing| now.since(failing.since) >= STILL_MAX)
+        };
+        still.map(Wedged::ClaimLoop).or_else(|| is_stuck().then_some(Wedged::Adopter))
+    }
+
+    /// The adopter has looked after the node's batches.
+    pub fn adopter_succeeded(&self) {
+        let mut adopter = self.adopter();
+        adopter.streak.claimed(true, true, clock::monotonic());
+        adopter.has_doubt = false;
+    }
+
+    /// It could not. `has_doubt`: this node publishes nothing until it can.
+    pub fn adopter_failed(&self, error: &Error, has_doubt: bool) {
+        let mut adopter = self.adopter();
+        adopter.streak.failed(chain(error), blame_of(error), clock::monotonic());
+        adopter.has_doubt = has_doubt;
+    }
+
+    /// Why the adopter has failed for long, if it has.
+    pub fn failing_adopter(&self, now: Monotonic) -> Option<Failing> {
+        self.adopter().streak.failing(now).cloned()
+    }
+
+    fn adopter(&self) -> MutexGuard<'_, Adopter> {
+        self.adopter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the claims of the loop fare; `None` when there is no such loop.
@@ -60,6 +113,7 @@ impl Progress {
     /// Postgres was away from `since` on: no loop is to blame for that.
     pub fn forgive(&self, since: Monotonic) {
         self.streaks().for_each(|mut streak| streak.forgive(since));
+        self.adopter().streak.forgive(since);
     }
 
     /// The claims that fail for long: of the loops with such claims, the one that may be alone with it, and then the one with the oldest failure.
@@ -82,6 +136,17 @@ impl Progress {
     }
 }
 
+/// Whom a failure of Postgres meets.
+pub fn blame_of(error: &Error) -> Blame {
+    if error.is_of_a_lock() {
+        Blame::Lock
+    } else if error.is_slow() {
+        Blame::Slow
+    } else {
+        Blame::Unclear
+    }
+}
+
 fn micros(at: Monotonic) -> u64 {
     u64::try_from(at.since_start().as_micros()).unwrap_or(u64::MAX)
 }
@@ -89,7 +154,6 @@ fn micros(at: Monotonic) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::liveness::streak::Blame;
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_secs(seconds))
@@ -101,10 +165,10 @@ mod tests {
         progress.tick_at(0, at(5));
         progress.tick_at(1, at(1));
         assert_eq!(progress.wedged(at(15)), None);
-        assert_eq!(progress.wedged(at(17)), Some(1));
+        assert_eq!(progress.wedged(at(17)), Some(Wedged::ClaimLoop(1)));
         progress.tick_at(1, at(17));
         assert_eq!(progress.wedged(at(19)), None);
-        assert_eq!(progress.wedged(at(21)), Some(0));
+        assert_eq!(progress.wedged(at(21)), Some(Wedged::ClaimLoop(0)));
     }
 
     #[test]
@@ -128,7 +192,31 @@ mod tests {
     fn a_loop_that_has_not_begun_or_has_ended_does_not_count() {
         let progress = Progress::new(2);
         progress.tick_at(1, at(0));
+        assert!(!progress.has_begun());
         progress.end(1);
         assert_eq!(progress.wedged(at(1_000)), None);
+        progress.tick_at(0, at(1_000));
+        assert!(progress.has_begun(), "what has ended has begun");
+    }
+
+    #[test]
+    fn a_node_that_cannot_find_out_which_batches_are_its_own_is_wedged_after_fifteen_seconds() {
+        let progress = Progress::new(0);
+        let fail = |seconds: std::ops::RangeInclusive<u64>, has_doubt: bool| {
+            let mut adopter = progress.adopter();
+            seconds.for_each(|second| adopter.streak.failed("no session".to_owned(), Blame::Unclear, at(second)));
+            adopter.has_doubt = has_doubt;
+        };
+        fail(10..=14, true);
+        assert_eq!(progress.failing_adopter(at(14)), None);
+        fail(15..=25, false);
+        assert_eq!(progress.failing_adopter(at(25)).unwrap().why, "no session");
+        assert_eq!(progress.wedged(at(25)), None, "it publishes what it claims");
+        fail(24..=24, true);
+        assert_eq!(progress.wedged(at(24)), None);
+        fail(25..=25, true);
+        assert_eq!(progress.wedged(at(25)), Some(Wedged::Adopter));
+        progress.adopter_succeeded();
+        assert_eq!((progress.wedged(at(26)), progress.failing_adopter(at(26))), (None, None));
     }
 }

@@ -16,6 +16,6 @@ pub struct Standing {
     pub heartbeat_sent_at: Option<Monotonic>,
     /// All nodes that have a heartbeat or a key in etcd, this one first.
     pub nodes: Vec<NodeView>,
-    /// Of `postgres`, `etcd` and `clock`, what this node lacks. Without etcd it goes on all the same.
+    /// Of `postgres`, `claims`, `batches`, `etcd` and `clock`, what this node lacks. Without etcd it goes on all the same.
     pub missing: Vec<Missing>,
 }

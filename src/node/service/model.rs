@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `no-such-topic` | unknown topic |
 //! | `small` | takes records up to 1000 bytes |
+//! | `compacted` | takes no record without a key |
 //! | `bad` | refused by Postgres |
 //! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
 //! | `panic` | a bug |
@@ -53,6 +54,7 @@ impl Model {
             "small" if draft.record.size() > SIZE_MAX => {
                 return Err(Refusal::TooLarge { size: draft.record.size(), size_max: SIZE_MAX });
             }
+            "compacted" if draft.record.key.is_none() => return Err(Refusal::NoKey),
             "bad" => return Err(Refusal::BadValue { reason }),
             "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
             "away" => return Err(Refusal::Unavailable { reason }),

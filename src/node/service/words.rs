@@ -50,6 +50,8 @@ pub enum Refusal {
         size: usize,
         size_max: usize,
     },
+    /// The topic is compacted: it takes no record without a key.
+    NoKey,
     /// Further ahead than `--delay-max`.
     TooFar {
         delay_max: Duration,
@@ -209,7 +211,7 @@ pub struct Backlog {
 /// A server that is missing, or a state that keeps the node from being ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
-    /// `postgres`, `kafka`, `etcd`, `clock`, `schema`, `draining`.
+    /// `postgres`, `kafka`, `etcd`, `clock`, `claims`, `batches`, `draining`.
     pub what: &'static str,
     pub why: String,
 }

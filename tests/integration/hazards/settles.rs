@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
-use punctual::domain::{Batch, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
+use punctual::domain::{Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::settle::{Settlement, Settles};
 
-use super::{PATIENCE, Stage, statement, without};
+use sqlx::AssertSqlSafe;
+
+use super::{PATIENCE, Stage, run, statement, without};
 
 const RULE: &str = " and settled_at is null";
 
@@ -153,7 +155,7 @@ async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
         stage.run(&format!("update execlog_batch set owner = {owner}")).await;
         let heir = node();
         let mut adoptions = Adoptions::new(&stage.settings, heir);
-        assert_eq!(adoptions.adopt(64).await.unwrap(), [batch.id]);
+        assert_eq!(adoptions.adopt(BatchId::MIN, 64).await.unwrap(), [batch.id]);
         assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().id_of(0), batch.id_of(0));
     }
 }
@@ -164,13 +166,80 @@ async fn a_batch_of_a_living_owner_is_left_alone() {
     let mut stage = Stage::new().await;
     let owner = node();
     claimed(&mut stage, owner).await;
-    let heartbeat = format!(
+    stage.run(&heartbeat_of(owner)).await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN, 64).await.unwrap(), []);
+    stage.run("update heartbeat set dead = true").await;
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN, 64).await.unwrap().len(), 1);
+}
+
+fn heartbeat_of(node: NodeId) -> String {
+    format!(
         "insert into heartbeat (node, name, address, version, counter, started_at, beat_at, has_broker, can_publish)
          values ('{}', 'n', 'a', 'v', 1, now(), now(), true, true)",
-        owner.uuid()
-    );
-    stage.run(&heartbeat).await;
-    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap(), []);
-    stage.run("update heartbeat set dead = true").await;
-    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(64).await.unwrap().len(), 1);
+        node.uuid()
+    )
+}
+
+/// Many batches of today, beside the one whose id is given.
+fn many_batches(like: BatchId, count: usize) -> String {
+    format!(
+        "insert into execlog_batch (batch, claimed_at, task_count, ids)
+         select (left('{}', 24) || lpad(to_hex(n), 12, '0'))::uuid, now(), 1, '{{}}' from generate_series(1, {count}) n",
+        like.uuid()
+    )
+}
+
+/// The rule: who lives is asked in arrays. At a take-over all nodes adopt at once, and one that comes to a row which another has just taken looks at its
+/// condition again: a `not exists` is not evaluated anew then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
+    let mut stage = Stage::new().await;
+    let like = claimed(&mut stage, node()).await.0.id;
+    stage.run(&many_batches(like, 120)).await;
+    let heirs = [node(), node()];
+    for heir in heirs {
+        stage.run(&heartbeat_of(heir)).await;
+    }
+    let [mut first, mut second] = heirs.map(|heir| Adoptions::new(&stage.settings, heir));
+    for _round in 0..100 {
+        stage.run("update execlog_batch set owner = null").await;
+        let (one, other) = tokio::join!(first.adopt(BatchId::MIN, 64), second.adopt(BatchId::MIN, 64));
+        let (one, other): (HashSet<_>, HashSet<_>) = (one.unwrap().into_iter().collect(), other.unwrap().into_iter().collect());
+        assert!(one.is_disjoint(&other), "{} batches have two owners", one.intersection(&other).count());
+    }
+}
+
+/// The rule: the batches are a condition of the index. Each batch that was settled since the last vacuum has left its entry there.
+#[tokio::test]
+async fn a_settle_does_not_come_by_all_that_was_settled_before() {
+    let with_rule = statement("settle");
+    let without_rule = without(&with_rule, "b.batch = any($2) and ");
+    let mut stage = Stage::new().await;
+    let owner = node();
+    let batch = claimed(&mut stage, owner).await.0;
+    // Somebody's snapshot keeps the entries, so that no vacuum takes part.
+    let mut reader = stage.another().await;
+    run(&mut reader, "begin isolation level repeatable read; select 1 from task limit 1").await;
+    stage.run(&many_batches(batch.id, 20_000)).await;
+    stage.run("update execlog_batch set settled_at = now() where owner is null").await;
+    stage.run("analyze execlog_batch").await;
+    stage.run("set plan_cache_mode = force_custom_plan").await;
+    let mut pages = Vec::new();
+    for text in [with_rule, without_rule] {
+        let (owner, id, first) = (owner.uuid(), batch.id.uuid(), batch.id_of(0));
+        stage.run(&format!("prepare settle as {text}")).await;
+        let explain = format!(
+            "explain (analyze, buffers) execute settle ('{owner}', '{{{id}}}', '{{0}}', '{{{first}}}', '{{{first}}}', '{{false}}', '{{orders}}', '{{}}', '{{1}}',
+               '{{0}}', '{{7}}', '{{0}}', '{{1}}', '{{1}}', '{{1}}', '{{1}}')"
+        );
+        stage.run("begin").await;
+        let plan: Vec<String> =
+            sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_all(&mut stage.sql).await.unwrap();
+        stage.run("rollback; deallocate settle").await;
+        // The first line with figures is of the whole.
+        let figures = plan.iter().find(|line| line.contains("Buffers: shared")).unwrap();
+        let count: u64 = figures.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok()).sum();
+        pages.push(count);
+    }
+    assert!(pages[0] * 10 < pages[1], "pages with and without: {pages:?}");
 }

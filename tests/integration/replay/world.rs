@@ -212,7 +212,7 @@ impl World {
             }
             Action::Ask { slot } => {
                 let identity = usize::from(state.nodes[usize::from(slot)].identity);
-                let mut own = self.identities[identity].adoptions.own_unsettled().await.unwrap();
+                let mut own = self.identities[identity].adoptions.own_unsettled(BatchId::MIN).await.unwrap();
                 let check = next.nodes[usize::from(slot)].check.unwrap();
                 let mut expected: Vec<BatchId> = each(u16::from(check.own)).map(|batch| self.batch_id(batch)).collect();
                 own.sort_unstable();
@@ -221,7 +221,7 @@ impl World {
             }
             Action::Adopt { slot } | Action::AdoptUnanswered { slot } => {
                 let identity = usize::from(state.nodes[usize::from(slot)].identity);
-                self.identities[identity].adoptions.adopt(BATCHES_MAX).await.unwrap();
+                self.identities[identity].adoptions.adopt(BatchId::MIN, BATCHES_MAX).await.unwrap();
             }
             Action::Load { slot, batch } => self.load(protocol, (state, next), (slot, usize::from(batch))).await,
             Action::Move { .. } => self.move_far(protocol, state, next).await,

@@ -9,10 +9,10 @@ use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp};
 use punctual::engine::assignment::assign;
 use punctual::engine::claiming::{Claiming, Scope, Settings, Taken};
+use punctual::engine::failure::retry_delay;
 use punctual::engine::liveness::trust::Trust;
 use punctual::engine::liveness::{EtcdView, Liveness, Sign};
 use punctual::engine::placing::{Place, Sorter};
-use punctual::engine::topics::retry_delay;
 
 use super::state::{Heart, IDENTITIES, Leaf, TASKS};
 

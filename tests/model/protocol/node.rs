@@ -1,7 +1,8 @@
 //! What a node does: claim, publish, settle, adopt, beat, declare others dead.
 
+use punctual::domain::Failure;
 use punctual::engine::books::Effect;
-use punctual::engine::failure::{Circumstances, Failure, Remedy, remedy};
+use punctual::engine::failure::{Circumstances, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
 use super::state::{
