@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 use super::fields::{members, string};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
-use super::refusal::of_trouble;
 use super::shared::{Deadline, Shared};
 use super::task_json::TaskJson;
 use super::tasks::{IdInPath, id_of};
@@ -20,7 +19,7 @@ use super::times::{self, Rfc3339};
 use super::values::kind_of;
 use super::{body, query, respond};
 use crate::domain::{TaskView, Timestamp, TopicName};
-use crate::node::service::{Bulk, BulkDone, Trouble};
+use crate::node::service::{Bulk, BulkDone};
 
 const FIELDS: [&str; 4] = ["topic", "due_from", "due_to", "dry_run"];
 
@@ -65,9 +64,7 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
     let unknown = |reason: &str| Problem::bulk_unknown("cancelled", reason);
-    let answer = shared.in_time(deadline.hold(shared.service.cancel_all(&bulk)).await, unknown)?;
-    let done = answer.map_err(|trouble| of_bulk_trouble("cancelled", trouble))?;
-    let BulkDone { task_count, has_more, searched_to } = done;
+    let BulkDone { task_count, has_more, searched_to } = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
     let searched_to = searched_to.map(Rfc3339);
     let answer = CancelledJson { cancelled: task_count, more: has_more, dry_run: bulk.is_dry_run, searched_to };
     Ok(respond::json(StatusCode::OK, &answer))
@@ -85,17 +82,9 @@ pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Bod
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
     let unknown = |reason: &str| Problem::bulk_unknown("redriven", reason);
-    let answer = shared.in_time(deadline.hold(shared.service.redrive_all(&bulk)).await, unknown)?;
-    let done = answer.map_err(|trouble| of_bulk_trouble("redriven", trouble))?;
+    let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
     let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
     Ok(respond::json(StatusCode::OK, &answer))
-}
-
-fn of_bulk_trouble(done: &'static str, trouble: Trouble) -> Problem {
-    match trouble {
-        Trouble::Unknown { reason } => Problem::bulk_unknown(done, &reason),
-        other => of_trouble(other),
-    }
 }
 
 #[derive(Serialize)]
@@ -104,11 +93,7 @@ struct OneJson<'a> {
 }
 
 /// The answer to a change of one dead letter.
-fn answer_of(done: &'static str, answer: Result<Option<TaskView>, Trouble>) -> Result<Response, Problem> {
-    let task = answer.map_err(|trouble| match trouble {
-        Trouble::Unknown { reason } => Problem::dead_unknown(done, &reason),
-        other => of_trouble(other),
-    })?;
+fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
         Some(view) => Ok(respond::json(StatusCode::OK, &OneJson { task: TaskJson::of_view(&view) })),
         None => Err(Problem::dead_not_found()),
@@ -122,8 +107,7 @@ pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request:
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
-    let answer = shared.in_time(deadline.hold(shared.service.redrive(id)).await, unknown)?;
-    answer_of("redriven", answer)
+    answer_of(shared.ask(deadline, shared.service.redrive(id), unknown).await?)
 }
 
 /// `DELETE /v1/dead/{id}`
@@ -133,6 +117,5 @@ pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, reques
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
-    let answer = shared.in_time(deadline.hold(shared.service.drop_dead(id)).await, unknown)?;
-    answer_of("dropped", answer)
+    answer_of(shared.ask(deadline, shared.service.drop_dead(id), unknown).await?)
 }

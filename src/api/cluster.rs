@@ -9,7 +9,6 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::problem::{MissingJson, Problem};
-use super::refusal::of_trouble;
 use super::shared::Shared;
 use super::task_json::Shown;
 use super::times::Rfc3339;
@@ -62,8 +61,9 @@ struct BacklogJson {
 }
 
 pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
     query::refuse(&uri)?;
-    let view = shared.service.cluster().await.map_err(of_trouble)?;
+    let view = shared.ask(deadline, shared.service.cluster(), Problem::unavailable).await?;
     Ok(respond::json(StatusCode::OK, &json_of(&view)))
 }
 

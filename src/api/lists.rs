@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::problem::Problem;
 use super::query::Parameters;
-use super::refusal::of_trouble;
 use super::respond;
 use super::shared::Shared;
 use super::task_json::TaskJson;
@@ -76,7 +75,7 @@ pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respon
     let parameters = Parameters::read(&uri, &FILTERS)?;
     let wanted = Wanted::read(List::Tasks, &parameters)?;
     let listing = shared.service.list(&wanted.selection, wanted.from, wanted.limit);
-    let page: Page = shared.in_time(deadline.hold(listing).await, Problem::unavailable)?.map_err(of_trouble)?;
+    let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
     let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
     Ok(respond::json_of(StatusCode::OK, &TasksJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
@@ -88,7 +87,7 @@ pub async fn dead(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respons
     let parameters = Parameters::read(&uri, &FILTERS)?;
     let wanted = Wanted::read(List::DeadLetters, &parameters)?;
     let listing = shared.service.list_dead(&wanted.selection, wanted.from, wanted.limit);
-    let page: Page = shared.in_time(deadline.hold(listing).await, Problem::unavailable)?.map_err(of_trouble)?;
+    let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
     let dead: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
     let capacity = dead.len().saturating_mul(TASK_BYTES);
     Ok(respond::json_of(StatusCode::OK, &DeadJson { dead, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
@@ -151,7 +150,7 @@ pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respo
     let deadline = shared.deadline();
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
     let counting = shared.service.counts(topic.as_ref());
-    let counts = shared.in_time(deadline.hold(counting).await, Problem::unavailable)?.map_err(of_trouble)?;
+    let counts = shared.ask(deadline, counting, Problem::unavailable).await?;
     let capacity = counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     Ok(respond::json_of(StatusCode::OK, &CountsJson::of(&counts), capacity))
 }

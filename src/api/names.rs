@@ -12,7 +12,7 @@ use super::body;
 use super::draft::DraftReader;
 use super::problem::Problem;
 use super::problem_type::ProblemType;
-use super::refusal::{of_refusal, of_trouble};
+use super::refusal::of_refusal;
 use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::tasks::{created, echo_of};
@@ -61,8 +61,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
-    let answer = shared.in_time(deadline.hold(shared.service.look_up_named(&topic, &name)).await, Problem::unavailable)?;
-    match answer.map_err(of_trouble)? {
+    match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::name_not_found()),
     }
@@ -74,6 +73,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request
     query::refuse(request.uri())?;
     body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
-    let answer = shared.in_time(deadline.hold(shared.service.cancel_named(&topic, &name)).await, Problem::cancel_unknown)?;
-    verdict::answer_of(answer.map_err(of_trouble)?, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))
+    let cancelled = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
+    verdict::answer_of(cancelled, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))
 }

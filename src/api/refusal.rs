@@ -46,12 +46,12 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
     }
 }
 
-/// Why a look-up or a cancel has no answer.
-pub fn of_trouble(trouble: Trouble) -> Problem {
+/// Why a call has no answer; `unknown` says what it may have done all the same.
+pub fn of_trouble(trouble: Trouble, unknown: impl FnOnce(&str) -> Problem) -> Problem {
     match trouble {
         Trouble::Busy { bound } => Problem::busy(bound),
         Trouble::Unavailable { reason } => Problem::unavailable(&reason),
-        Trouble::Unknown { reason } => Problem::cancel_unknown(&reason),
+        Trouble::Unknown { reason } => unknown(&reason),
         Trouble::Draining => Problem::draining(),
     }
 }

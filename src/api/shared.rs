@@ -11,10 +11,11 @@ use tokio::time::error::Elapsed;
 
 use super::line::Purpose;
 use super::problem::Problem;
+use super::refusal::of_trouble;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};
-use crate::node::service::Service;
+use crate::node::service::{Service, Trouble};
 use crate::telemetry::Registry;
 
 /// The bound on bodies that are unpacked at a time.
@@ -101,6 +102,21 @@ impl Shared {
             self.metrics.rejected("request_deadline");
             problem("the deadline of the request has passed")
         })
+    }
+
+    /// What the service answers in time; `unknown` is what the caller is told when it is not known what was done.
+    pub fn ask<T>(
+        &self,
+        deadline: Deadline,
+        call: impl Future<Output = Result<T, Trouble>>,
+        unknown: impl Fn(&str) -> Problem,
+    ) -> impl Future<Output = Result<T, Problem>> {
+        // On the heap, for it is large, and so would be whatever waits for it.
+        let call = Box::pin(call);
+        async move {
+            let answer = self.in_time(deadline.hold(call).await, &unknown)?;
+            answer.map_err(|trouble| of_trouble(trouble, unknown))
+        }
     }
 
     /// When a request that has just arrived must be answered.

@@ -16,7 +16,7 @@ use super::fields::{Array, array, members};
 use super::metrics::Metrics;
 use super::problem::{Problem, ProblemJson};
 use super::problem_type::ProblemType;
-use super::refusal::{Origin, of_refusal, of_trouble};
+use super::refusal::{Origin, of_refusal};
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
 use super::{query, respond, verdict};
@@ -214,8 +214,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    let answer = shared.in_time(deadline.hold(shared.service.look_up(id)).await, Problem::unavailable)?;
-    match answer.map_err(of_trouble)? {
+    match shared.ask(deadline, shared.service.look_up(id), Problem::unavailable).await? {
         Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
@@ -228,6 +227,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: 
     body::refuse(&shared, request, deadline).await?;
     let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
     let Some(id) = id_of(path) else { return Err(not_found(false)) };
-    let answer = shared.in_time(deadline.hold(shared.service.cancel(id)).await, Problem::cancel_unknown)?;
-    verdict::answer_of(answer.map_err(of_trouble)?, || not_found(true))
+    let cancelled = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
+    verdict::answer_of(cancelled, || not_found(true))
 }

@@ -147,15 +147,13 @@ impl Held {
     /// # Panics
     /// Before all outcomes are known.
     pub fn settlement(&self, now: Timestamp) -> Settlement {
-        let mut progress = self.lock();
+        let progress = self.lock();
         assert!(progress.left == 0, "a batch is settled when each of its tasks has an outcome");
-        for outcome in progress.outcomes.iter_mut().flatten() {
-            if let Outcome::Deferred { next, .. } = outcome {
-                *next = next.due_at_least(now);
-            }
-        }
         let outcomes: Vec<Outcome> = progress.outcomes.iter().flatten().cloned().collect();
-        Settlement::new(&self.batch, &outcomes)
+        drop(progress);
+        let mut settlement = Settlement::new(&self.batch, &outcomes);
+        settlement.put_off_until(now);
+        settlement
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

@@ -67,6 +67,18 @@ fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
 }
 
 #[test]
+fn what_is_known_of_a_batch_that_others_have_adopted_is_void() {
+    let holdings = holdings(10);
+    let [lost, own] = [(); 2].map(|()| holdings.hold(batch(1), Past::Fresh, at(0)).unwrap());
+    let since = holdings.hold(batch(1), Past::Fresh, at(2)).unwrap();
+    for held in [&lost, &own, &since] {
+        assert_eq!(held.note(0, published()), Noted::Complete);
+    }
+    assert!(holdings.give_up_lost(&[own.batch.id], at(1)).is_empty(), "nothing of it is still to come");
+    assert_eq!([&lost, &own, &since].map(|held| held.is_void()), [true, false, false]);
+}
+
+#[test]
 fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
     let holdings = holdings(10);
     let (complete, own) =
