@@ -27,6 +27,8 @@ const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Without these tasks nothing that is held gets out, or is settled.
 const VITAL: [&str; 3] = ["wheel", "topics", "settle"];
+/// When one of them has failed: what is on its way may be acknowledged and settled yet.
+const HOPELESS_GRACE: Duration = Duration::from_secs(1);
 /// How often a draining node looks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -138,8 +140,8 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
         tracing::warn!("the others could not be told that this node leaves; they take over when its heartbeat has aged");
     }
     while !running.is_idle() {
-        let is_hopeless = tasks.has_failed(&VITAL);
-        if is_hopeless || clock::monotonic().since(began_at) >= settings.drain_timeout {
+        let (is_hopeless, span) = (tasks.has_failed(&VITAL), clock::monotonic().since(began_at));
+        if is_hopeless && span >= HOPELESS_GRACE || span >= settings.drain_timeout {
             let amount = running.holdings.amount();
             let reason = if is_hopeless { "this node cannot publish or settle it" } else { "the drain timeout has passed" };
             tracing::warn!(batches = amount.batches, tasks = amount.tasks, reason, "given up what is left: other nodes adopt it");

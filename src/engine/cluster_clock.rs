@@ -62,6 +62,16 @@ struct Bounds {
     at: Moment,
 }
 
+/// What the two clocks of a node may be apart by, beside an eighth of the time, for other reasons than that the machine was suspended.
+const APART_MAX: Duration = Duration::from_millis(500);
+
+impl Moment {
+    fn was_suspended_until(self, now: Self) -> bool {
+        let (age, awake) = (now.at.since(self.at), now.raw.since(self.raw));
+        age.saturating_sub(awake) > age / 8 + APART_MAX
+    }
+}
+
 impl From<Monotonic> for Moment {
     /// Of clocks that run alike.
     fn from(at: Monotonic) -> Self {
@@ -70,9 +80,15 @@ impl From<Monotonic> for Moment {
 }
 
 impl StampedClock {
-    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best answer and by what the rates may differ since.
+    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best answer and by what the rates may differ since, and
+    /// by what the machine was suspended since. `None` before the first stamp.
     pub fn now(&self, now: Moment) -> Option<Timestamp> {
         self.bounds.map(|bounds| bounds.run_on(now).low)
+    }
+
+    /// True after the machine was suspended, until the next stamp: the bound is behind by as much.
+    pub fn is_behind(&self, now: Moment) -> bool {
+        self.bounds.is_some_and(|bounds| bounds.at.was_suspended_until(now))
     }
 
     /// Takes in a stamp; true when it shows that Postgres's clock has jumped.
@@ -285,10 +301,11 @@ mod tests {
             let slewed = u64::try_from(awake + awake * slew_percent / 100).unwrap() + suspended;
             let now = Moment { at: monotonic(slewed), raw: monotonic(u64::try_from(awake).unwrap()) };
             assert!(clock.now(now).unwrap() <= server(elapsed, 0, 0), "{slew_percent} %, {suspended} us");
+            assert_eq!(clock.is_behind(now), suspended > 0);
             // The next stamp is right, and no jump: the clock of Postgres has done nothing.
             let stamp = Stamp { at: server(elapsed, 0, 0), asked_at: now.at, arrived_at: now };
             assert!(!clock.take_in(stamp));
-            assert_eq!(clock.now(now), Some(server(elapsed, 0, 0)));
+            assert_eq!((clock.now(now), clock.is_behind(now)), (Some(server(elapsed, 0, 0)), false));
         }
     }
 }

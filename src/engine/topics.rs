@@ -4,7 +4,7 @@
 //!            no acknowledgement for 5 s while records wait         5 s later, metadata is fine
 //!   healthy ------------------------------------------------> parked -------------------------> probing
 //!      ^                                                        ^ |                                |
-//!      |            an acknowledgement, at any time             | |  no acknowledgement for 5 s    |
+//!      |            an acknowledgement, at any time             | |  refused, or none for 5 s      |
 //!      +--------------------------------------------------------+-+--------------------------------+
 //!                                              denied by metadata for 5 min: gone (tasks become dead letters)
 //! ```

@@ -132,7 +132,8 @@ impl Producer {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
-    /// Gives up the records that no request has taken up yet; never blocks. Those that a request has are left to be acknowledged.
+    /// Gives up the records that wait to be sent, or to be sent again after a request that failed; never blocks. Those that a request has are left to be
+    /// acknowledged.
     pub fn purge_queue(&self) {
         self.inner.purge(PurgeConfig::default().queue().non_blocking());
     }

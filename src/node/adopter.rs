@@ -112,7 +112,6 @@ impl Adopter {
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
         let durable_until = self.standing.borrow().heartbeat_sent_at;
-        self.look_back().await;
         // What a crash of Postgres made unsettled again may be older than what was unsettled before.
         let from = self.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
         let asked_at = clock::monotonic();
@@ -152,7 +151,10 @@ impl Adopter {
             }
             self.to_load.extend(adopted);
         }
-        self.load().await
+        self.load().await?;
+        // Last, for it may take long: a bound of before is lower, so nothing is missed.
+        self.look_back().await;
+        Ok(())
     }
 
     /// Finds out how far back the other looks must go. Until that is known, and if it cannot be told, they go as far as before.

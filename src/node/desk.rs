@@ -83,8 +83,8 @@ impl Desk {
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
         }
-        let Some(now) = self.clock.now() else {
-            let reason = "Postgres has not been reached yet".to_owned();
+        let Some(now) = self.clock.now_for_submits() else {
+            let reason = "Postgres has not told the time yet".to_owned();
             return vec![Err(Refusal::Unavailable { reason }); count];
         };
         let mut results = Vec::with_capacity(count);
@@ -201,8 +201,8 @@ impl Desk {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let Some(now) = self.clock.now() else {
-            return Err(Refusal::Unavailable { reason: "Postgres has not been reached yet".to_owned() });
+        let Some(now) = self.clock.now_for_submits() else {
+            return Err(Refusal::Unavailable { reason: "Postgres has not told the time yet".to_owned() });
         };
         let facts = self.facts(&draft.record.topic).await;
         let task = self.check(draft, facts, now)?;

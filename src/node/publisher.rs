@@ -137,7 +137,11 @@ impl Publisher {
     /// # Errors
     /// When no new producer can be made.
     pub fn purge(&self) -> Result<(), kafka::Error> {
-        self.lines().try_for_each(Line::purge)
+        let mut outcome = Ok(());
+        for line in self.lines() {
+            outcome = outcome.and(line.purge());
+        }
+        outcome
     }
 
     /// Closes the producers that were replaced and have nothing left to report. To be called now and then.

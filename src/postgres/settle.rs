@@ -264,13 +264,13 @@ with settled as (
   delete from task_follow using settled where first_id = any($32::uuid[])
 ), line as (
   insert into execlog_ended (id, row_id)
-  select e.first_id, e.row_id from settled cross join unnest($32::uuid[], $38::uuid[]) as e(first_id, row_id)
+  select e.first_id, e.row_id from settled cross join unnest($32::uuid[], $33::uuid[]) as e(first_id, row_id)
 ), named as (
   update task_name n
   set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
-    expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $37))
+    expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $39))
   from settled
-  cross join unnest($33::text[], $34::text[], $35::uuid[], $36::uuid[], $39::boolean[]) as m(topic, name, first_id, next, is_dead)
+  cross join unnest($34::text[], $35::text[], $36::uuid[], $37::uuid[], $38::boolean[]) as m(topic, name, first_id, next, is_dead)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
@@ -405,13 +405,13 @@ async fn settle_with_follow_ups(
         .bind(dead().map(|d| d.row.attempt).collect::<Vec<_>>())
         .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>())
         .bind(ended().map(|e| e.first_id).collect::<Vec<_>>())
+        .bind(ended().map(|e| e.row_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.topic.as_str()).collect::<Vec<_>>())
         .bind(moves().map(|m| m.name.as_str()).collect::<Vec<_>>())
         .bind(moves().map(|m| m.first_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.next).collect::<Vec<_>>())
-        .bind(name_retention.as_secs_f64())
-        .bind(ended().map(|e| e.row_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.is_dead).collect::<Vec<_>>())
+        .bind(name_retention.as_secs_f64())
         .fetch_all(connection)
         .await
 }

@@ -77,7 +77,8 @@ impl Progress {
         });
         let is_stuck = || {
             let adopter = self.adopter();
-            adopter.has_doubt && adopter.streak.failing(now).is_some_and(|failing| now.since(failing.since) >= STILL_MAX)
+            let is_alone = |failing: &Failing| failing.blame == Blame::Unclear && now.since(failing.since) >= STILL_MAX;
+            adopter.has_doubt && adopter.streak.failing(now).is_some_and(is_alone)
         };
         still.map(Wedged::ClaimLoop).or_else(|| is_stuck().then_some(Wedged::Adopter))
     }
@@ -216,6 +217,8 @@ mod tests {
         assert_eq!(progress.wedged(at(24)), None);
         fail(25..=25, true);
         assert_eq!(progress.wedged(at(25)), Some(Wedged::Adopter));
+        progress.adopter().streak.failed("a lock".to_owned(), Blame::Lock, at(26));
+        assert_eq!(progress.wedged(at(26)), None, "that meets all nodes");
         progress.adopter_succeeded();
         assert_eq!((progress.wedged(at(26)), progress.failing_adopter(at(26))), (None, None));
     }

@@ -61,8 +61,10 @@ struct Pulse {
 pub(super) enum Retire {
     /// It cannot be relied on: take back all of them.
     All,
-    /// Take back those that no request has taken up yet.
+    /// Take back those that wait to be sent, or to be sent again.
     Queue,
+    /// They stay: it goes on with them until their deadline.
+    None,
 }
 
 impl Maker {
@@ -131,9 +133,9 @@ impl Line {
             return Some((Defect::Failed, "it has lost track of a partition's leader".to_owned(), Retire::Queue));
         }
         let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
-        is_doubted.then(|| {
-            (Defect::Doubt, "a record had no answer until its deadline, though Kafka is there".to_owned(), Retire::Queue)
-        })
+        // It may be right, and its records wait to be sent again in a way that the broker recognises: whoever took them back would send them twice.
+        is_doubted
+            .then(|| (Defect::Doubt, "a record had no answer until its deadline, though Kafka is there".to_owned(), Retire::None))
     }
 
     /// Makes a new producer when nobody answers the one there is, though Kafka is there: librdkafka forgets all brokers when one that is just starting
@@ -156,6 +158,8 @@ impl Line {
     /// # Errors
     /// When no new producer can be made.
     pub(super) fn purge(&self) -> Result<(), kafka::Error> {
+        // Whether a successor can be made or not: nothing more of it may leave.
+        self.current().give_up(Retire::All);
         while !self.replace(&self.current(), Retire::All)? {}
         Ok(())
     }
@@ -172,11 +176,7 @@ impl Line {
     }
 
     fn retire(&self, producer: Arc<Producer>, retire: Retire) {
-        producer.marks.is_retired.store(true, Ordering::Relaxed);
-        match retire {
-            Retire::All => producer.inner.purge(),
-            Retire::Queue => producer.inner.purge_queue(),
-        }
+        producer.give_up(retire);
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(producer);
     }
 
@@ -208,6 +208,16 @@ impl Line {
 }
 
 impl Producer {
+    /// What fails in it from now on goes to its successor.
+    fn give_up(&self, retire: Retire) {
+        self.marks.is_retired.store(true, Ordering::Relaxed);
+        match retire {
+            Retire::All => self.inner.purge(),
+            Retire::Queue => self.inner.purge_queue(),
+            Retire::None => {}
+        }
+    }
+
     fn acknowledged(&self) -> u64 {
         self.marks.acknowledged.load(Ordering::Relaxed)
     }

@@ -38,7 +38,7 @@ fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
         "prepare settle as {text};
          execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}', '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
            '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{true}}',
-           {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600, '{{}}', '{{}}');
+           {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600);
          deallocate settle"
     )
 }
