@@ -122,4 +122,14 @@ mod tests {
         assert_eq!(of("read a"), "read a: no such file");
         assert_eq!(of("read a: no such file"), "read a: no such file");
     }
+
+    #[tokio::test]
+    async fn a_task_that_fails_is_named_and_the_first_one_is_told() {
+        let tasks = Tasks::default();
+        tasks.spawn("wheel", async { Err("tried".into()) });
+        tasks.draining.cancelled().await;
+        tasks.fail("settle", "tried as well");
+        assert_eq!(tasks.failure().as_deref(), Some("wheel: tried"));
+        assert!(tasks.has_failed(&["topics", "settle"]) && tasks.has_failed(&["wheel"]) && !tasks.has_failed(&["api"]));
+    }
 }

@@ -320,6 +320,16 @@ mod tests {
         topics
     }
 
+    /// It is probed from second 10 on, and nothing of it is held.
+    fn probed_topics() -> Topics {
+        let mut topics = silent_topics();
+        topics.released(&topic(), 1, 10);
+        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+        assert!(topics.is_open(&topic()));
+        topics
+    }
+
     #[test]
     fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
         let mut topics = silent_topics();
@@ -330,11 +340,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
+        let mut topics = probed_topics();
         topics.held(&topic(), 1, 10, second(10));
         topics.refused(&topic(), second(10));
         topics.released(&topic(), 1, 10);
@@ -366,11 +372,7 @@ mod tests {
 
     #[test]
     fn a_probe_lets_one_claim_through() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
+        let mut topics = probed_topics();
         topics.held(&topic(), 5, 50, second(11));
         assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
         assert_eq!(topics.turn(second(16), true, |_| false), []);

@@ -34,7 +34,7 @@ const BATCHES: Purpose = Purpose {
 const DEADLINE: Duration = Duration::from_secs(3);
 /// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's clock is behind by less than a minute): days before that
 /// cannot hold its batch.
-pub(super) const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
+const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
 /// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
 const HOPS_MAX: usize = 1000;
 
@@ -285,8 +285,14 @@ fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
     })
 }
 
+/// The lowest id that a batch with one of these rows can have.
+pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
+    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
+    ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
+}
+
 async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
-    let earliest = ids::floor_of(row.due_at().minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH));
+    let earliest = lowest_batch_of(std::iter::once(row));
     let spans: Vec<i16> = Span::all().map(Span::as_smallint).collect();
     let starts: Vec<Uuid> = Span::all().map(|span| span.lowest_start(row)).collect();
     let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(spans).bind(starts).fetch_optional(open).await?;

@@ -12,9 +12,8 @@ use uuid::Uuid;
 
 use super::connection::{Purpose, Settings};
 use super::error::Error;
-use super::look_up::CLAIMED_BEFORE_DUE_MAX;
+use super::look_up::lowest_batch_of;
 use super::pool::Pool;
-use crate::domain::ids::floor_of;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
 
 /// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
@@ -269,12 +268,6 @@ async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap
 fn state_of(traces: &HashMap<Uuid, Trace>, entry: Entry) -> TaskState {
     let found = [entry.row, entry.id].iter().filter_map(|id| traces.get(&id.uuid())).min();
     found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
-}
-
-/// The lowest id that a batch with one of these rows can have.
-pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
-    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
-    floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX))
 }
 
 fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {

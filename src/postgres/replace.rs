@@ -19,7 +19,8 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::connection::{Purpose, Settings};
 use super::error::Error;
-use super::names::{Entry, entry_of, lowest_batch_of};
+use super::look_up::lowest_batch_of;
+use super::names::{Entry, entry_of};
 use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
 use crate::kill_point::{Point, reach};

@@ -97,6 +97,10 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
     })
     .await;
     assert!(node.log().contains("no claim succeeds; a lock is held"), "{}", node.log_tail());
+    eventually("the log says that the node is not ready, and why", DEADLINE, async || {
+        node.log().lines().any(|line| line.contains("not ready any more") && line.contains("pg_locks"))
+    })
+    .await;
     holder.close().await.unwrap();
     eventually("the node is ready again", DEADLINE, async || lacks_claims(&node).await.is_none()).await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;

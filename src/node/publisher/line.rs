@@ -125,6 +125,10 @@ impl Line {
         if let Some(reason) = producer.inner.fatal() {
             return Some((Defect::Failed, reason, Retire::All));
         }
+        // It should have had a successor at once, and none could be made.
+        if producer.marks.is_retired.load(Ordering::Relaxed) {
+            return Some((Defect::Failed, "its records were taken back".to_owned(), Retire::All));
+        }
         if !self.maker.contact.is_held() {
             return None;
         }

@@ -3,7 +3,7 @@
 //! Whoever reads stderr may stop reading: a full pipe then holds up each thread that writes to it. So a node leaves its lines here, and a thread of their
 //! own writes them. What does not fit is lost, and counted: a node publishes whether its log is read or not.
 
-use std::backtrace::Backtrace;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -116,7 +116,10 @@ pub fn uncouple() -> io::Result<()> {
     // The usual hook writes to stderr itself, and would hold the thread that panics before anybody is told of it.
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = Backtrace::capture();
-        tracing::error!("{panic}\n{backtrace}");
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!("{panic}\n{backtrace}"),
+            _ => tracing::error!("{panic}"),
+        }
     }));
     Ok(())
 }
