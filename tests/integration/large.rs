@@ -21,8 +21,9 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     let topic = cluster.topic("large").await;
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
-    let due_at = now_ms() + 30_000;
+    let due_at = now_ms() + 10_000;
     // A few over the API, so that its way in carries them, too; the rest straight into the table: two gigabytes of JSON would test the test.
+    // On a machine too slow to store them by then they are overdue, all at one moment as well: that of the commit.
     let payload = "y".repeat(usize::try_from(PAYLOAD_BYTES).unwrap());
     let mut expected = Vec::with_capacity(TASK_COUNT);
     for _ in 0..20 {
@@ -30,7 +31,6 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
         expected.push(node.api().submit(&task).await.id);
     }
     expected.extend(insert(&cluster, &topic, due_at, TASK_COUNT - expected.len()).await);
-    assert!(now_ms() < due_at - 500, "the tasks were stored too late for this test: it should give them more time");
     eventually("the moment has come", DEADLINE, async || now_ms() > due_at).await;
 
     let mut arrived: Vec<Uuid> = consumer.wait_count(TASK_COUNT, DEADLINE).await.iter().map(|record| record.task_id()).collect();
@@ -43,17 +43,21 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     cluster.wait_final(TASK_COUNT, DEADLINE).await;
 }
 
-/// Puts tasks into `task` as submits would, a hundred to a statement.
+/// Puts tasks into `task` as submits would, in one transaction. Their payloads are copies of the first one, which Postgres need not compress anew.
 async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) -> Vec<Uuid> {
     let shard = |index: usize| Shard::new(u16::try_from(index % usize::from(SHARDS)).unwrap());
     let ids: Vec<Uuid> =
         (0..count).map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random()).uuid()).collect();
-    for chunk in ids.chunks(100) {
-        let shards: Vec<i16> = chunk.iter().map(|id| TaskId::from_uuid(*id).shard().as_smallint()).collect();
-        let query = "insert into task (shard, id, topic, payload)
-            select shard, id, $3, convert_to(repeat('x', $4), 'UTF8') from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
-        let inserted = sqlx::query(query).bind(shards).bind(chunk).bind(topic).bind(PAYLOAD_BYTES).execute(&cluster.sql).await;
-        assert_eq!(inserted.unwrap().rows_affected(), u64::try_from(chunk.len()).unwrap());
-    }
+    let shards: Vec<i16> = ids.iter().map(|id| TaskId::from_uuid(*id).shard().as_smallint()).collect();
+    let mut transaction = cluster.sql.begin().await.unwrap();
+    let first = "insert into task (shard, id, topic, payload) values ($1, $2, $3, convert_to(repeat('x', $4), 'UTF8'))";
+    let first = sqlx::query(first).bind(shards[0]).bind(ids[0]).bind(topic).bind(PAYLOAD_BYTES);
+    assert_eq!(first.execute(&mut *transaction).await.unwrap().rows_affected(), 1);
+    let others = "insert into task (shard, id, topic, payload)
+        select t.shard, t.id, $3, (select payload from task where shard = $4 and id = $5)
+        from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
+    let others = sqlx::query(others).bind(&shards[1..]).bind(&ids[1..]).bind(topic).bind(shards[0]).bind(ids[0]);
+    assert_eq!(others.execute(&mut *transaction).await.unwrap().rows_affected(), u64::try_from(count - 1).unwrap());
+    transaction.commit().await.unwrap();
     ids
 }

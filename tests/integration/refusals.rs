@@ -25,7 +25,7 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     let node = cluster.node().await;
     let (of_strict, of_other) = (cluster.consumer(&strict), cluster.consumer(&other));
     let ledger = Ledger::default();
-    let start = now_ms() + 5000;
+    let start = now_ms() + 8000;
     // Accepted, for the topic takes them now.
     let large: Vec<Value> = (0..20)
         .map(|number| json!({ "topic": strict, "due_at": start + number * 100, "payload_text": "x".repeat(100_000) }))
