@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod cluster;
+pub mod duration;
 pub mod failure;
 pub mod headers;
 pub mod ids;

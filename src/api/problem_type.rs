@@ -129,7 +129,7 @@ problem_types! {
     }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
         when: "The due time is further ahead than this cluster takes (`--delay-max`).",
-        then: "Correct the due time; milliseconds that were meant to be seconds are the usual reason. Else ask the operator for a longer one."
+        then: "Correct the due time; a moment since the epoch that was given as `delay`, or nanoseconds that are taken for milliseconds, are the usual reasons. Else ask the operator for a longer one."
     }
     RefusedValue(422, "refused-value", "The database refused a value") {
         when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
@@ -161,7 +161,7 @@ problem_types! {
     }
     OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
         when: "The answer of the database was lost, or took too long: what was asked for may have been done, or may be done yet.",
-        then: "Repeat it after `Retry-After` seconds. That is safe for cancels, for replacements, and for a submit with a name: the same name makes no second task. A submit without a name may then be published twice: look first, if that matters."
+        then: "Repeat it after `Retry-After` seconds. That is safe for everything but a submit without a name, which may then be published twice: look first, if that matters. A name makes no second task; a dead letter that was put back or dropped is answered 404 then; a call for many goes on with what is left."
     }
     NotReady(503, "not-ready", "The node is not ready") {
         when: "`GET /readyz` of a node that cannot claim and publish just now. The member `missing` says what is missing, and why.",

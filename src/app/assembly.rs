@@ -32,7 +32,7 @@ use crate::node::named_store::NamedStore;
 use crate::node::placing::Placing;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::replacer::Replacer;
-use crate::node::service::Service;
+use crate::node::service::{Missing, Service};
 use crate::node::settler::{self, Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
@@ -145,6 +145,20 @@ impl Parts {
             advertise: advertise.to_owned(),
         })
     }
+
+    /// What the node waits for while it starts: Postgres, for this reason, and what else is away.
+    pub fn missing(&self, reason: String) -> Vec<Missing> {
+        let mut missing = vec![Missing { what: "postgres", why: reason }];
+        if !self.contact.is_held() {
+            missing.push(Missing { what: "kafka", why: self.contact.trouble() });
+        }
+        if let Some((_, view)) = &self.etcd
+            && matches!(*view.borrow(), etcd::View::Away { .. })
+        {
+            missing.push(Missing { what: "etcd", why: "it has not answered".to_owned() });
+        }
+        missing
+    }
 }
 
 impl Running {
@@ -186,7 +200,7 @@ pub async fn start(
     let leaves = Arc::new(Leaves::default());
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
     let clock = Arc::new(ClusterClock::default());
-    keep_partitions(settings, &parts, cluster, (&leaves, &clock), tasks).await;
+    keep_partitions(settings, &parts, cluster, (&leaves, &clock), (service, tasks)).await;
     let interval = Rules::new(&cluster).interval();
     let sweeping = keeper::sweep_names(
         Arc::clone(&names),
@@ -243,18 +257,26 @@ async fn keep_partitions(
     parts: &Parts,
     cluster: ClusterSettings,
     (leaves, clock): (&Arc<Leaves>, &Arc<ClusterClock>),
-    tasks: &Tasks,
+    (service, tasks): (&Service, &Tasks),
 ) {
     let mut rules = Rules::new(&cluster);
     rules.payload_retention = settings.retention.payloads;
     rules.receipts_retention = settings.retention.receipts;
     let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
     loop {
-        match keeper.make_all().await {
+        let reason = match keeper.make_all().await {
             Ok(true) => break,
-            Ok(false) => tracing::info!("another node makes the partitions; waiting for them"),
-            Err(error) => tracing::warn!(error = chain(&error), "make partitions; trying again"),
-        }
+            Ok(false) => {
+                tracing::info!("another node makes the partitions; waiting for them");
+                "another node makes the partitions".to_owned()
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::warn!(error = reason, "make partitions; trying again");
+                format!("the partitions cannot be made: {reason}")
+            }
+        };
+        service.waits_for(parts.missing(reason));
         tokio::select! {
             () = clock::sleep(RETRY) => {}
             () = tasks.draining.cancelled() => return,

@@ -6,8 +6,8 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
-use crate::etcd;
-use crate::node::service::{Missing, Service};
+use crate::domain::duration::spelled;
+use crate::node::service::Service;
 use crate::postgres::Error;
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks, chain};
@@ -45,7 +45,7 @@ pub async fn wait_for_postgres(
             tracing::warn!(database = parts.postgres.place(), reason, "Postgres cannot be used yet; trying again");
             is_said = true;
         }
-        service.waits_for(missing(parts, reason));
+        service.waits_for(parts.missing(reason));
         tokio::select! {
             () = clock::sleep(pause) => {}
             () = tasks.draining.cancelled() => return Ok(None),
@@ -72,9 +72,9 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
     })?;
     let window = checked.cluster.window;
     if settings.tick >= window {
-        let tick = settings.tick;
+        let [tick, window] = [settings.tick, window].map(spelled);
         return Err(Attempt::Refused(format!(
-            "--tick {tick:?} is not shorter than the window of this cluster, {window:?}: tasks would be claimed after they are due"
+            "--tick {tick} is not shorter than the window of this cluster, {window}: tasks would be claimed after they are due"
         )));
     }
     Ok(checked)
@@ -83,17 +83,4 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
 /// Postgres is away, or another node holds a lock: it may be migrating, and that may take longer than a wait for a lock.
 fn passes(error: &Error) -> bool {
     error.is_away() || matches!(error, Error::GaveWay { .. })
-}
-
-fn missing(parts: &Parts, reason: String) -> Vec<Missing> {
-    let mut missing = vec![Missing { what: "postgres", why: reason }];
-    if !parts.contact.is_held() {
-        missing.push(Missing { what: "kafka", why: parts.contact.trouble() });
-    }
-    if let Some((_, view)) = &parts.etcd
-        && matches!(*view.borrow(), etcd::View::Away { .. })
-    {
-        missing.push(Missing { what: "etcd", why: "it has not answered".to_owned() });
-    }
-    missing
 }

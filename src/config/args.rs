@@ -198,7 +198,7 @@ pub(super) struct Timing {
     /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
     #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]
     pub precision: String,
-    /// How often due tasks are claimed while many are due; while few are, a quarter of the window may pass. From 1ms to 1s; shorter than the window.
+    /// How often due tasks are claimed while many are due; while few are, a quarter of the window may pass, and two fifths while none is near. From 1ms to 1s; shorter than the window.
     ///
     /// Lateness does not depend on it as long as the window is longer than the tick and the slowest claim together.
     #[arg(long, env = "PUNCTUAL_TICK", value_name = "SPAN", default_value = "20ms")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{ShardCount, shard::ShardCountError};
+use super::{ShardCount, duration::spelled, shard::ShardCountError};
 
 /// Settings of the whole cluster: given to `migrate`, stored in the database, the same on all nodes. Shards and leaf never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,13 +38,13 @@ const WINDOW_MAX: Duration = Duration::from_secs(10);
 pub enum ClusterSettingsError {
     #[error("--shards: {0}")]
     Shards(#[from] ShardCountError),
-    #[error("--leaf: a leaf is 1 s to 1 day, in whole seconds, and divides a day; {0:?} is not")]
+    #[error("--leaf: a leaf is 1 s to 1 day, in whole seconds, and divides a day; {} is not", spelled(*.0))]
     Leaf(Duration),
-    #[error("--horizon: it is at most {LEAVES_MAX} leaves, that is {horizon_max:?}, not {horizon:?}")]
+    #[error("--horizon: it is at most {LEAVES_MAX} leaves, that is {}, not {}", spelled(*horizon_max), spelled(*horizon))]
     HorizonTooFar { horizon: Duration, horizon_max: Duration },
-    #[error("--horizon: it is at least one leaf and twice the window, that is {horizon_min:?}, not {horizon:?}")]
+    #[error("--horizon: it is at least one leaf and twice the window, that is {}, not {}", spelled(*horizon_min), spelled(*horizon))]
     HorizonTooNear { horizon: Duration, horizon_min: Duration },
-    #[error("--window: it is {WINDOW_MIN:?} to {WINDOW_MAX:?} in whole milliseconds, not {0:?}")]
+    #[error("--window: it is {WINDOW_MIN:?} to {WINDOW_MAX:?} in whole milliseconds, not {}", spelled(*.0))]
     Window(Duration),
 }
 

@@ -44,7 +44,7 @@ impl Metrics {
         let look_ups: Family<Labels, Counter> = Family::default();
         let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) = Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
-        let help = "Kafka producers made since the start; beyond the first two, one had failed, or its records were taken back";
+        let help = "Kafka producers made since the start; beyond the first two, one had failed, was doubted, or its records were taken back";
         registry.register("punctual_kafka_producers", help, producers.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());

@@ -83,10 +83,7 @@ impl Desk {
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
         }
-        let Some(now) = self.clock.now_for_submits() else {
-            let reason = "Postgres has not told the time yet".to_owned();
-            return vec![Err(Refusal::Unavailable { reason }); count];
-        };
+        let Some(now) = self.clock.now_for_submits() else { return vec![Err(no_time()); count] };
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
         let mut refused = Vec::new();
@@ -201,9 +198,7 @@ impl Desk {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let Some(now) = self.clock.now_for_submits() else {
-            return Err(Refusal::Unavailable { reason: "Postgres has not told the time yet".to_owned() });
-        };
+        let now = self.clock.now_for_submits().ok_or_else(no_time)?;
         let facts = self.facts(&draft.record.topic).await;
         let task = self.check(draft, facts, now)?;
         // On the heap, for callers hold it in futures of their own.
@@ -383,6 +378,12 @@ impl Desk {
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }
+}
+
+/// What a submit is told while the time is not known.
+fn no_time() -> Refusal {
+    let reason = "Postgres has not told the time since this node began, or since its machine was suspended".to_owned();
+    Refusal::Unavailable { reason }
 }
 
 /// When a task is due. Up to the next whole millisecond, so that it is never early; what may be asked for at most is rounded like what is asked for.

@@ -10,6 +10,7 @@ use thiserror::Error as ThisError;
 use super::connection::PINNED;
 use super::{Connection, Error};
 use crate::domain::cluster::ClusterSettingsError;
+use crate::domain::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
 
 /// Why a database, or settings of the cluster, are not taken.
@@ -64,7 +65,7 @@ pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) ->
         return fixed("shards", stored.shards.get().to_string(), wished.shards.get().to_string());
     }
     if wished.leaf != stored.leaf {
-        return fixed("leaf", format!("{:?}", stored.leaf), format!("{:?}", wished.leaf));
+        return fixed("leaf", spelled(stored.leaf), spelled(wished.leaf));
     }
     Ok(wished)
 }
@@ -72,7 +73,7 @@ pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) ->
 pub(super) fn changes(stored: &ClusterSettings, wished: &ClusterSettings) -> Vec<String> {
     let pairs = [("horizon", stored.horizon, wished.horizon), ("window", stored.window, wished.window)];
     let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    changed.map(|(name, before, after)| format!("{name}: {before:?} -> {after:?}")).collect()
+    changed.map(|(name, before, after)| format!("{name}: {} -> {}", spelled(before), spelled(after))).collect()
 }
 
 pub(super) async fn write(connection: &mut Connection, settings: &ClusterSettings) -> Result<(), Error> {

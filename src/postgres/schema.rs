@@ -14,6 +14,7 @@ use super::error::Cause;
 use super::partitions::{self, MIGRATE, execute, take_census};
 use super::{Connection, Error, Settings, cluster};
 use crate::clock;
+use crate::domain::duration::spelled;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{ClusterSettings, ClusterWishes};
 
@@ -42,7 +43,8 @@ impl fmt::Display for Report {
             None => write!(f, "the schema was up to date")?,
         }
         let ClusterSettings { shards, leaf, horizon, window } = self.cluster;
-        write!(f, "; {} shards, leaves of {leaf:?}, horizon {horizon:?}, window {window:?}", shards.get())?;
+        let [leaf, horizon, window] = [leaf, horizon, window].map(spelled);
+        write!(f, "; {} shards, leaves of {leaf}, horizon {horizon}, window {window}", shards.get())?;
         if !self.changed.is_empty() {
             write!(f, "; changed: {}; nodes take it up at their next start", self.changed.join(", "))?;
         }

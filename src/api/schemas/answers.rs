@@ -278,7 +278,7 @@ fn problem() -> Value {
         "detail": { "type": "string", "description": "What is wrong here, and what would be right, for people." },
         "field": { "type": "string", "description": "The field that it is about, as a path from the top of the body, such as `tasks[3].due_at`." },
         "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds after which it is worth to ask again; of all 429 and 503." },
-        "request_id": { "type": "string", "description": "That of the header `x-request-id`, for the operator: the log has it. Not of a task of a batch." },
+        "request_id": { "type": "string", "description": "That of the header `x-request-id`, for the operator: the log has it at level debug. Not of a task of a batch." },
         "verdict": { "enum": ["too_late", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
         "task": described("Task", "The task that could not be stopped."),
         "missing": { "type": "array", "items": reference("Missing"), "description": "Of `/readyz`: what is missing." },

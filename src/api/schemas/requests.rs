@@ -77,7 +77,9 @@ fn property(name: &str) -> Value {
             "type": "boolean",
             "description": "True, with a key and without a payload: the record's value is null, which deletes the key from a compacted topic.",
         }),
-        "key" => json!({ "type": "string", "description": "The record's key in UTF-8. Tasks of one key go to one partition." }),
+        "key" => {
+            json!({ "type": "string", "description": "The record's key in UTF-8. Tasks of one key go to one partition; a compacted topic takes no record without a key." })
+        }
         "key_base64" => described("Base64", "The record's key as bytes in base64."),
         "headers" => reference("Headers"),
         _ => json!({}),
