@@ -191,6 +191,33 @@ async fn waits_for(node: &Node, servers: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
+    let cluster = Cluster::start("locked-out").await;
+    // A partition is missing, and somebody keeps it from being made.
+    let gone: String = sqlx::query_scalar(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'execlog_cancelled'::regclass order by 1 limit 1",
+    )
+    .fetch_one(&cluster.sql)
+    .await
+    .unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("drop table {gone}"))).execute(&cluster.sql).await.unwrap();
+    let mut somebody = cluster.sql.begin().await.unwrap();
+    sqlx::raw_sql("lock table execlog_cancelled in access exclusive mode").execute(&mut *somebody).await.unwrap();
+    let mut node = cluster.spawn(&[]);
+    node.wait_listening().await;
+    let mut told = Value::Null;
+    let found = look_for(DEADLINE, async || {
+        told = node.api().get("/readyz").await.json()["missing"].clone();
+        let why = told.as_array()?.iter().find(|one| one["what"] == "postgres")?["why"].as_str()?;
+        why.starts_with("the partitions cannot be made: ").then_some(())
+    });
+    let is_found = found.await.is_some();
+    assert!(is_found, "/readyz should say what cannot be made: {told}");
+    somebody.rollback().await.unwrap();
+    node.wait_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
     let cluster = Cluster::start("not-owner").await;
     let (role, name) = (format!("guest_{}", cluster.database.name), &cluster.name);
