@@ -18,7 +18,7 @@ use crate::support::ledger::SERIAL_HEADER;
 use crate::support::wait::look_for;
 use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually};
 
-const READY_DEADLINE: Duration = Duration::from_secs(60);
+const READY_DEADLINE: Duration = Duration::from_secs(180);
 const HTTP_DEADLINE: Duration = Duration::from_secs(10);
 const TABLESPACE: &str = "small_disk";
 

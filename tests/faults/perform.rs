@@ -16,7 +16,7 @@ use crate::support::{eventually_some, now_ms, wait};
 /// Of the topic whose limit is lowered, in bytes.
 const LIMIT_LOW: &str = "2000";
 const LIMIT_HIGH: &str = "1048588";
-const RESTART_DEADLINE: Duration = Duration::from_secs(60);
+const RESTART_DEADLINE: Duration = Duration::from_secs(180);
 
 /// Carries a plan out; returns when everything is undone again. What takes longer than it was planned to, on a machine that is slow, delays what comes after
 /// it: the plan keeps its shape. What needs the same does not overlap in any case.

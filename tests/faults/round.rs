@@ -17,13 +17,13 @@ use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
 
 /// What was deferred comes again after up to a minute.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
+const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
 /// A node publishes and settles what it holds before it ends.
-const END_DEADLINE: Duration = Duration::from_secs(40);
+const END_DEADLINE: Duration = Duration::from_secs(120);
 /// What was due so shortly before the end may not have been claimed yet.
 const CLAIM_MS: i64 = 1000;
 /// What is in a topic is a moment away from the consumer.
-const ARRIVAL_DEADLINE: Duration = Duration::from_secs(15);
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(60);
 const PROGRESS_EVERY_MS: i64 = 5000;
 const UNABLE_EVERY_MS: i64 = 100;
 

@@ -14,7 +14,7 @@ mod rows;
 
 use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, Wanted};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A request that must be refused.
 struct Wrong {

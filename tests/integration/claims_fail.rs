@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::support::{Cluster, Ledger, Node, eventually, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn run(cluster: &Cluster, statement: String) {
     let mut connection = cluster.database.connect().await;
@@ -66,7 +66,7 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     ledger.accept_all(&healthy.api().submit_all(&tasks).await, &tasks);
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     // What nobody's claims take is left to the sweeps: 10 s and more.
-    assert!(findings.lateness_at(1.0) < 5000, "{} ms late", findings.lateness_at(1.0));
+    assert!(findings.lateness_at(1.0) < 10_000, "{} ms late", findings.lateness_at(1.0));
 
     run(&cluster, format!("alter role {role} connection limit -1")).await;
     eventually("the node claims again", DEADLINE, async || {

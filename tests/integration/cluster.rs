@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::support::{Cluster, Ledger, NONE, Node, Wishes, eventually_some};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 const SHARDS: u16 = 64;
 /// Design.md: what the cap forces, besides the share of who came or left.
 const FORCED_MOVES_MAX: usize = 10;

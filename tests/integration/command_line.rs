@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use crate::support::node::program;
 use crate::support::{Cluster, Cutter, Node, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 const LINES: usize = 10_000;
 const FRESH_LINES: usize = 2_000;
 /// The most that a connection carries before it is cut, either way: a few requests of 250 lines.

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::support::{Cluster, Node, Record};
 
 /// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new consumer group.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

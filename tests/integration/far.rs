@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::support::{Cluster, Wishes, eventually, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(120);
 const TASK_COUNT: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ mod partitions;
 mod settles;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::Rules;
 use punctual::domain::{BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
@@ -21,9 +21,15 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::task::JoinHandle;
 
+use crate::support::wait::look_for;
 use crate::support::{self, Stack, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// A canceller waits 200 ms for a lock.
+const STAGED_WITHIN: Duration = Duration::from_millis(150);
+const STAGINGS_MAX: usize = 20;
+
+const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
 
 /// A database of its own, with leaves of a quarter of an hour.
 struct Stage {
@@ -89,14 +95,31 @@ impl Stage {
 
     /// Waits until so many connections wait for somebody's lock.
     async fn wait_blocked(&mut self, count: i64) {
-        let query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        eventually("they wait for a lock", PATIENCE, async || self.number(query).await == count).await;
+        eventually("they wait for a lock", PATIENCE, async || self.number(BLOCKED).await == count).await;
+    }
+
+    /// Has the holder go on when so many wait for a lock; false when that took longer than they wait, so that nothing can be said.
+    async fn release(&mut self, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
+        let began_at = Instant::now();
+        let is_blocked = look_for(STAGED_WITHIN, async || (self.number(BLOCKED).await == count).then_some(())).await.is_some();
+        run(holder, statement).await;
+        is_blocked && began_at.elapsed() < STAGED_WITHIN
     }
 
     async fn wait_detaching(&mut self) {
         let query = "select count(*) from pg_inherits where inhdetachpending";
         eventually("the detach is pending", PATIENCE, async || self.number(query).await == 1).await;
     }
+}
+
+/// Stages something until the machine was quick enough for it.
+async fn staged<T>(mut stage: impl AsyncFnMut() -> Option<T>) -> T {
+    for _ in 0..STAGINGS_MAX {
+        if let Some(seen) = Box::pin(stage()).await {
+            return seen;
+        }
+    }
+    panic!("this machine is too slow to stage it");
 }
 
 async fn run(connection: &mut PgConnection, statement: &str) {

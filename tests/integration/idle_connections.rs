@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{Api, Cluster, eventually};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// One call of each kind, each over a connection of its own; what was answered instead of 2xx.
 async fn one_of_each(api: &Api, topic: &str, turn: u32) -> Vec<String> {

@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use crate::support::{Call, Cluster, Node, Oracle, eventually_some, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(30);
-/// Beside other tests; alone it takes a third of it.
-const SCHEMATHESIS_DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Beside other tests, on a slow machine; alone it takes 80 s.
+const SCHEMATHESIS_DEADLINE: Duration = Duration::from_secs(900);
 /// The same cases each time; another one finds others.
 const SEED: &str = "20261121";
 /// Enough for schemathesis to put some back, and to drop some.
@@ -82,10 +82,11 @@ fn folder() -> PathBuf {
 
 /// Makes dead letters: records that their topic takes when they are submitted, and does not take any more when they are due. It takes them again afterwards.
 async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: &mut Oracle) -> Vec<String> {
-    let task = json!({ "topic": topic, "delay": "6s", "payload_text": "x".repeat(5000) });
+    let task = json!({ "topic": topic, "delay": "2s", "payload_text": "x".repeat(5000) });
     let body = json!({ "tasks": vec![task; DEAD_COUNT] }).to_string();
-    let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
+    node.api().learn(topic).await;
     cluster.alter_topic(topic, &[("max.message.bytes", "1000")]).await;
+    let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
     let (method, path) = ("POST".to_owned(), "/v1/tasks/batch".to_owned());
     let answer = answer.text.into_bytes();
     oracle.take_in(&Call { method, path, body: body.into_bytes(), status: 200, answer, at: now_ms() });
@@ -142,6 +143,8 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "schemathesis has found something (seed {SEED}):\n{said}\n{errors}");
     let calls = read_record(&record);
+    let unavailable = calls.iter().filter(|call| call.status == 503).count();
+    assert!(unavailable * 100 <= calls.len(), "{unavailable} of {} requests were answered 503", calls.len());
     let taken = calls.iter().filter(|call| (200..300).contains(&call.status)).count();
     eprintln!("schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx", calls.len());
     assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());

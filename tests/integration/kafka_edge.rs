@@ -28,7 +28,7 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
     ];
     let batch = batch(&topic, &records);
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
-    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await, 1);
+    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await, 1);
     edge.send(&batch);
     let fates = edge.fates(records.len()).await;
     let read = consume(&bootstrap, &topic, 3, records.len()).await;
@@ -127,7 +127,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     // Long enough for all of them to meet in one batch.
     let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
     let mut edge = Edge::new(&settings, Mode::Together);
-    edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(5)).await;
+    edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(30)).await;
     edge.send(&plain_batch(&narrow, 50, 500));
     let together = edge.fates(50).await;
     assert!(together.values().all(|fate| fate.is(Failure::BatchRefused)), "{together:?}");
@@ -163,7 +163,7 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
     let compacted = topic(&bootstrap, "edge-compacted", 1, &[("cleanup.policy", "compact")]).await;
     let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
     let mut edge = Edge::new(&settings, Mode::Together);
-    edge.producer.preload(vec![compacted.clone()], Duration::from_secs(5)).await;
+    edge.producer.preload(vec![compacted.clone()], Duration::from_secs(30)).await;
     let keyed: Parts<'_> = (Some(b"k"), Some(b"v"), Headers::default());
     let keyless = (None, Some(b"v".as_slice()), Headers::default());
     let records = batch(&compacted, &[keyed.clone(), keyless, keyed]);
@@ -185,7 +185,7 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-purge", 4, &[]).await;
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
-    edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await;
+    edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await;
     let batch = plain_batch(&topic, 20_000, 500);
     edge.send(&batch);
     edge.producer.purge();

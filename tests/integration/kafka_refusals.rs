@@ -24,7 +24,7 @@ async fn a_topic_that_we_may_not_write_to_refuses_for_good() {
     let topic = TopicName::new("forbidden").unwrap();
     let mock = mock(&topic);
     let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
-    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await, 1);
+    assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await, 1);
     mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
     // One: once that is known, the next would be refused where it is handed over.
     edge.send(&plain_batch(&topic, 1, 10));
@@ -38,7 +38,7 @@ async fn what_a_broker_cannot_take_at_present_is_tried_until_it_can() {
     let topic = TopicName::new("flapping").unwrap();
     let mock = mock(&topic);
     let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
-    edge.producer.preload(vec![topic.clone()], Duration::from_secs(5)).await;
+    edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await;
     mock.request_errors(
         RDKafkaApiKey::Produce,
         &[

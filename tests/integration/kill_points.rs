@@ -22,10 +22,12 @@ use crate::support::api::Task;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{Api, Cluster, Consumer, Ledger, NONE, Node, Wishes, eventually, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// Clusters at a time: most of a case is waiting for a heartbeat to age.
 const CASES_AT_ONCE: usize = 7;
 const TASK_COUNT: i64 = 200;
+/// They must be stored by then: who stores them dies when they are claimed.
+const DUE_AFTER_MS: i64 = 5_000;
 /// More than one chunk of the mover, which is a thousand.
 const FAR_COUNT: i64 = 1_200;
 const SIGABRT: i32 = 6;
@@ -161,7 +163,7 @@ impl Stage {
     async fn publish(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
-        self.ledger_submit(victim.api(), 1_500).await;
+        self.ledger_submit(victim.api(), DUE_AFTER_MS).await;
         let claimed = self.await_death(&mut victim).await;
         let _heir = self.heir_afterwards(heir).await;
         let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
@@ -213,7 +215,7 @@ impl Stage {
         let heir = self.heir_beforehand().await;
         let first = self.cluster.spawn_to_die_at(Point::ClaimCommitted.name());
         let mut first = ready(first).await;
-        self.ledger_submit(first.api(), 1_500).await;
+        self.ledger_submit(first.api(), DUE_AFTER_MS).await;
         let mut claimed = self.await_death(&mut first).await;
         assert!(!claimed.is_empty());
         self.freeze(heir.as_ref()).await;

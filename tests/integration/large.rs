@@ -33,7 +33,8 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     expected.extend(insert(&cluster, &topic, due_at, TASK_COUNT - expected.len()).await);
     eventually("the moment has come", DEADLINE, async || now_ms() > due_at).await;
 
-    let mut arrived: Vec<Uuid> = consumer.wait_count(TASK_COUNT, DEADLINE).await.iter().map(|record| record.task_id()).collect();
+    let mut arrived: Vec<Uuid> =
+        consumer.wait_count_while_they_come(TASK_COUNT, DEADLINE).await.iter().map(|record| record.task_id()).collect();
     arrived.sort_unstable();
     expected.sort_unstable();
     assert_eq!(arrived, expected, "each of them once");

@@ -8,7 +8,7 @@ use crate::support::traffic::Plan;
 use crate::support::wait::throughout;
 use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// A leaf goes a minute after its end, at the earliest.
 const RETIRE_DEADLINE: Duration = Duration::from_secs(100);
 /// Design.md's own bound on leaves.

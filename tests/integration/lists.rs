@@ -25,7 +25,7 @@ async fn read_all(api: &Api, path: &str, limit: usize) -> Vec<Value> {
     let (mut tasks, mut cursor) = (Vec::new(), None::<String>);
     loop {
         let from = cursor.map_or_else(String::new, |cursor| format!("&cursor={cursor}"));
-        let answer = api.get(&format!("{path}limit={limit}{from}")).await;
+        let answer = api.look(&format!("{path}limit={limit}{from}")).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let page = answer.json();
         let found = page["tasks"].as_array().unwrap();

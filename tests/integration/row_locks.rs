@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::support::{Cluster, Ledger, NONE, eventually, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A transaction that has locked the row of a task, until it is dropped.
 async fn lock(cluster: &Cluster, id: Uuid) -> PgConnection {
@@ -24,16 +24,16 @@ async fn what_is_overdue_behind_a_locked_row_is_published_and_the_row_when_it_is
     let cluster = Cluster::start("locked-claim").await;
     let topic = cluster.topic("orders").await;
     let mut first = cluster.node().await;
-    let start = now_ms() + 6000;
+    let start = now_ms() + 8000;
     let tasks: Vec<Value> = (0..50)
         .map(|number| json!({ "topic": topic, "due_at": start + number * 20, "payload_text": format!("task {number}") }))
         .collect();
     let accepted = first.api().submit_all(&tasks).await;
     let ledger = Ledger::default();
     ledger.accept_all(&accepted, &tasks);
+    let holder = lock(&cluster, accepted[10].id).await;
     first.terminate();
     assert!(first.wait_exit(DEADLINE).await.success());
-    let holder = lock(&cluster, accepted[10].id).await;
     eventually("all are overdue", DEADLINE, async || now_ms() > start + 2000).await;
 
     let _second = cluster.node().await;

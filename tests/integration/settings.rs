@@ -13,7 +13,7 @@ use crate::support::proxy::{Proxy, Target};
 use crate::support::wait::look_for;
 use crate::support::{Api, Cluster, Node, Stack, Wishes, eventually};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn run(arguments: &[&str]) -> Output {
     let output = tokio::time::timeout(DEADLINE, program(arguments).output());

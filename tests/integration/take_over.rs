@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, NONE, Record, Traffic, eventually, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(120);
 const TASKS_PER_SECOND: usize = 400;
 const WINDOW_MS: i64 = 200;
 

@@ -8,6 +8,11 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::wait::{now_ms, until};
+
+/// For what a busy node may refuse for a while.
+const PATIENCE_MS: i64 = 60_000;
+
 /// Talks to one node.
 #[derive(Clone, Debug)]
 pub struct Api {
@@ -43,7 +48,7 @@ pub fn client(deadline: Duration) -> reqwest::Client {
 
 impl Api {
     pub fn new(base: String) -> Self {
-        let http = client(Duration::from_secs(30));
+        let http = client(Duration::from_secs(90));
         Self { base, http }
     }
 
@@ -107,13 +112,41 @@ impl Api {
 
     /// Looks up a task that must be known.
     pub async fn task(&self, id: Uuid) -> Task {
-        let answer = self.get(&format!("/v1/tasks/{id}")).await;
+        let answer = self.look(&format!("/v1/tasks/{id}")).await;
         assert_eq!(answer.status, 200, "task {id}: {}", answer.text);
         Task::new(answer.json())
     }
 
     pub async fn cancel(&self, id: Uuid) -> Answer {
         self.send(Method::DELETE, &format!("/v1/tasks/{id}"), None).await
+    }
+
+    /// Asks until a node that had no time to look has looked: a look changes nothing.
+    pub async fn look(&self, path: &str) -> Answer {
+        self.insist(Method::GET, path).await
+    }
+
+    /// Cancels until there is a verdict, which is the same however often it is asked for.
+    pub async fn verdict(&self, id: Uuid) -> String {
+        self.insist(Method::DELETE, &format!("/v1/tasks/{id}")).await.verdict()
+    }
+
+    async fn insist(&self, method: Method, path: &str) -> Answer {
+        let end = now_ms() + PATIENCE_MS;
+        loop {
+            let answer = self.send(method.clone(), path, None).await;
+            if answer.status != 503 || now_ms() > end {
+                return answer;
+            }
+            until(now_ms() + 20).await;
+        }
+    }
+
+    /// Makes the node learn what a topic takes: it goes by that for a minute, whatever is done to the topic meanwhile.
+    pub async fn learn(&self, topic: &str) {
+        let large = json!({ "topic": topic, "delay": 0, "payload_text": "x".repeat(1_100_000) });
+        let answer = self.post("/v1/tasks", large.to_string()).await;
+        assert_eq!(answer.status, 422, "{}", answer.text);
     }
 
     /// The cluster as this node sees it.

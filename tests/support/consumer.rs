@@ -115,6 +115,16 @@ impl Consumer {
         self.records()
     }
 
+    /// Waits for a number of records for as long as they keep coming, with pauses of no more than `pause`.
+    pub async fn wait_count_while_they_come(&self, count: usize, pause: Duration) -> Vec<Record> {
+        let mut seen = 0;
+        while seen < count {
+            let more = look_for(pause, async || Some(self.look(<[Record]>::len)).filter(|now| *now > seen)).await;
+            seen = more.unwrap_or_else(|| panic!("none came for {pause:?}: {seen} of {count} have arrived"));
+        }
+        self.records()
+    }
+
     /// Waits for a number of records.
     pub async fn wait_count(&self, count: usize, deadline: Duration) -> Vec<Record> {
         self.wait_for(&format!("{count} records arrive"), deadline, |records| records.len() >= count).await

@@ -14,7 +14,7 @@ use super::api::Api;
 use super::wait::{eventually, eventually_some};
 
 /// A debug build beside other tests starts in a second; one that takes over waits for heartbeats to age.
-const START_DEADLINE: Duration = Duration::from_secs(30);
+const START_DEADLINE: Duration = Duration::from_secs(120);
 /// Lines of its log that a failing test shows of each node.
 const LOG_TAIL_LINES: usize = 60;
 

@@ -7,7 +7,7 @@ use crate::support::traffic::Plan;
 use crate::support::wait::throughout;
 use crate::support::{Cluster, Ledger, Node, Traffic, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// The kernel counts CPU time in hundredths of a second (`getconf CLK_TCK`, the same on every Linux that runs Rust).
 const TICKS_PER_SECOND: f64 = 100.0;
 const IDLE_MAX_PERCENT: f64 = 4.0;
@@ -73,12 +73,12 @@ async fn a_million_pending_tasks_cost_no_memory_and_no_time() {
     let many = measure("million", 1_000_000).await;
     eprintln!("1,000 pending: {few:?}\n1,000,000 pending: {many:?}");
     assert!(many.memory - few.memory <= 20 * MIB, "{} MiB more", (many.memory - few.memory) / MIB);
-    let is_slower = |base: f64| many.claim_ms - base > 1.0 && many.claim_ms > base * 1.2;
-    if is_slower(few.claim_ms) {
-        // Or is it the machine that became slower meanwhile? Then it still is.
-        let again = measure("thousand-again", 1_000).await;
-        let base = few.claim_ms.max(again.claim_ms);
-        assert!(!is_slower(base), "{:.2} ms instead of {base:.2} ms a claim", many.claim_ms);
+    let is_slower = |many: f64, few: f64| many - few > 1.0 && many > few * 1.2;
+    if is_slower(many.claim_ms, few.claim_ms) {
+        // Or is it the machine that became slower meanwhile, or stood still? Then it still is, or does not every time.
+        let base = few.claim_ms.max(measure("thousand-again", 1_000).await.claim_ms);
+        let least = many.claim_ms.min(measure("million-again", 1_000_000).await.claim_ms);
+        assert!(!is_slower(least, base), "{least:.2} ms instead of {base:.2} ms a claim");
     }
 }
 

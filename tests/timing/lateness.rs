@@ -7,13 +7,19 @@ use punctual::domain::TaskId;
 
 use crate::stalls::Stalls;
 use crate::support::traffic::Plan;
-use crate::support::{Cluster, Ledger, NONE, Record, Traffic};
+use crate::support::{Cluster, Ledger, NONE, Node, Record, Traffic};
 
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(180);
 /// Generous: a debug build, on a machine that runs Postgres, Kafka, the traffic and the consumer as well. Release figures are in the README.
 const P99_MAX_MS: i64 = 50;
+/// Where bare commits take long, so do claims: a task waits for a submit's, a claim's and what is in front of them.
+const COMMITS: i64 = 5;
 /// What is due so soon may still have to be claimed.
 const WINDOW_MS: i64 = 200;
+/// So many tasks must have met no moment at which the machine stood still, of so many at most.
+const UNDISTURBED_MIN: usize = 3750;
+const ROUND: usize = 5000;
+const ROUNDS_MAX: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_500_tasks_a_second_they_are_on_time() {
@@ -21,26 +27,35 @@ async fn at_500_tasks_a_second_they_are_on_time() {
     let node = cluster.node().await;
     let stalls = Stalls::watch(&cluster.database).await;
     // The first second is the worst: it is not measured.
-    for (name, count) in [("warm-up", 1000), ("measured", 5000)] {
-        let topic = cluster.topic(name).await;
-        let consumer = cluster.consumer(&topic);
-        let ledger = Arc::new(Ledger::default());
-        let plan = Plan { topic, tasks_per_second: 500, ahead: 0..3000 };
-        let traffic = Traffic::start(plan, &ledger, &[node.api().clone()]);
-        consumer.wait_count(count, DEADLINE).await;
-        traffic.stop().await;
-        let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
-        assert_eq!(findings.duplicates, NONE);
-        let at = |share: f64| findings.lateness_at(share);
-        eprintln!("{name}: p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms", at(0.5), at(0.99), at(0.999), at(1.0));
-        if name == "measured" {
-            let due_at = |record: &Record| TaskId::from_uuid(record.task_id()).due_at().as_millis();
-            let records = consumer.records();
-            let undisturbed = records.iter().filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
-            let lateness: Vec<i64> = undisturbed.map(|record| record.timestamp - due_at(record)).collect();
-            assert!(lateness.len() >= count / 4 * 3, "this machine stands still for a quarter of the time: nothing can be said");
-            let late = lateness.iter().filter(|late| **late > P99_MAX_MS).count();
-            assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {P99_MAX_MS} ms late", lateness.len());
+    publish(&cluster, &node, "warm-up", 1000).await;
+    let mut lateness = Vec::new();
+    for round in 1..=ROUNDS_MAX {
+        let records = publish(&cluster, &node, &format!("measured-{round}"), ROUND).await;
+        let due_at = |record: &Record| TaskId::from_uuid(record.task_id()).due_at().as_millis();
+        let undisturbed = records.iter().filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
+        lateness.extend(undisturbed.map(|record| record.timestamp - due_at(record)));
+        if lateness.len() >= UNDISTURBED_MIN {
+            break;
         }
     }
+    assert!(lateness.len() >= UNDISTURBED_MIN, "this machine stands still too often: nothing can be said");
+    let bound = P99_MAX_MS.max(COMMITS * stalls.p99_ms());
+    let late = lateness.iter().filter(|late| **late > bound).count();
+    assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {bound} ms late", lateness.len());
+}
+
+/// Publishes so many tasks, each of which must arrive once.
+async fn publish(cluster: &Cluster, node: &Node, name: &str, count: usize) -> Vec<Record> {
+    let topic = cluster.topic(name).await;
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let plan = Plan { topic, tasks_per_second: 500, ahead: 0..3000 };
+    let traffic = Traffic::start(plan, &ledger, &[node.api().clone()]);
+    consumer.wait_count(count, DEADLINE).await;
+    traffic.stop().await;
+    let findings = ledger.settle_up(cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.duplicates, NONE);
+    let at = |share: f64| findings.lateness_at(share);
+    eprintln!("{name}: p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms", at(0.5), at(0.99), at(0.999), at(1.0));
+    consumer.records()
 }

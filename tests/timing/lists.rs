@@ -6,7 +6,8 @@ use crate::support::{Api, Cluster, now_ms};
 
 const PENDING: i64 = 1_000_000;
 const TRIES: usize = 9;
-/// The goal is 20 ms for a page and 100 ms for counts (docs/decisions 0009 and 0010 have what was measured); this machine may have other things to do.
+/// The goal is 20 ms for a page and 100 ms for counts (docs/decisions 0009 and 0010 have what was measured); this machine may have other things to do, and be slow at
+/// everything.
 const PAGE_MS_MAX: f64 = 100.0;
 const COUNTS_MS_MAX: f64 = 400.0;
 
@@ -15,19 +16,19 @@ async fn a_page_and_the_counts_of_a_million_pending_tasks_come_at_once() {
     let cluster = Cluster::start("lists").await;
     let node = cluster.node().await;
     load(&cluster).await;
+    // What a request costs that finds nothing.
+    let bare = milliseconds(node.api(), "/v1/dead").await;
+    let (page_max, counts_max) = (PAGE_MS_MAX.max(60.0 * bare), COUNTS_MS_MAX.max(250.0 * bare));
     let page = milliseconds(node.api(), "/v1/tasks").await;
     let large = milliseconds(node.api(), "/v1/tasks?limit=1000").await;
     let of_topic = milliseconds(node.api(), "/v1/tasks?topic=topic-3").await;
     let of_none = milliseconds(node.api(), "/v1/tasks?topic=none").await;
     let counts = milliseconds(node.api(), "/v1/tasks/counts").await;
     eprintln!(
-        "ms: a page {page:.1}, of 1000 {large:.1}, of a topic {of_topic:.1}, of a topic without tasks {of_none:.1}; counts {counts:.1}"
+        "ms: none {bare:.1}, a page {page:.1}, of 1000 {large:.1}, of a topic {of_topic:.1}, of a topic without tasks {of_none:.1}; counts {counts:.1}"
     );
-    assert!(
-        page < PAGE_MS_MAX && of_topic < PAGE_MS_MAX && of_none < PAGE_MS_MAX,
-        "{page:.1}, {of_topic:.1}, {of_none:.1} ms a page"
-    );
-    assert!(counts < COUNTS_MS_MAX, "{counts:.1} ms");
+    assert!(page < page_max && of_topic < page_max && of_none < page_max, "{page:.1}, {of_topic:.1}, {of_none:.1} ms a page");
+    assert!(counts < counts_max, "{counts:.1} ms");
     let counted = node.api().get("/v1/tasks/counts").await.json();
     eprintln!("{} {}", counted["pending"], counted["minutes"][30]);
     assert_eq!(counted["pending"]["exact"], false);
@@ -42,7 +43,7 @@ async fn milliseconds(api: &Api, path: &str) -> f64 {
     let mut took = Vec::with_capacity(TRIES);
     for _ in 0..TRIES {
         let started = Instant::now();
-        let answer = api.get(path).await;
+        let answer = api.look(path).await;
         took.push(started.elapsed().as_secs_f64() * 1000.0);
         assert_eq!(answer.status, 200, "{}", answer.text);
     }

@@ -1,6 +1,6 @@
 //! When the machine or its disk stood still: for the tests that promise times, which no program can keep then.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sqlx::Connection as _;
 use tokio::task::JoinHandle;
@@ -16,6 +16,7 @@ const STALL_MS: i64 = 50;
 #[derive(Debug)]
 pub struct Stalls {
     watching: JoinHandle<()>,
+    /// When each was to begin, and when it ended.
     seen: Arc<Mutex<Vec<(i64, i64)>>>,
 }
 
@@ -26,30 +27,47 @@ impl Stalls {
         let (mut connection, into) = (database.connect().await, Arc::clone(&seen));
         let watching = tokio::spawn(async move {
             loop {
-                until(now_ms() + EVERY_MS).await;
-                let begin = now_ms();
+                let planned = now_ms() + EVERY_MS;
+                until(planned).await;
+                // From when it should have begun: a machine that stands still between two commits stands still as well.
                 let mut transaction = connection.begin().await.unwrap();
                 sqlx::query("select pg_logical_emit_message(true, 'stalls', '')").execute(&mut *transaction).await.unwrap();
                 transaction.commit().await.unwrap();
-                if now_ms() - begin > STALL_MS {
-                    into.lock().unwrap().push((begin, now_ms()));
-                }
+                into.lock().unwrap().push((planned, now_ms()));
             }
         });
         Self { watching, seen }
     }
 
-    /// True when a commit took long at some moment between `begin` and `end`.
+    /// True when a commit took long at some moment between `begin` and `end`, or so shortly before that what had piled up was not worked off yet.
     pub fn meets(&self, begin: i64, end: i64) -> bool {
-        self.total_ms(begin, end) > 0
+        self.seen().iter().filter(is_stall).any(|stall| stall.0 <= end && begin <= stall.1 + took(stall))
     }
 
     /// How long commits that took long took in all, of those that met the span.
     pub fn total_ms(&self, begin: i64, end: i64) -> i64 {
-        assert!(!self.watching.is_finished(), "the watch has failed");
-        let seen = self.seen.lock().unwrap();
-        seen.iter().filter(|stall| stall.0 <= end && begin <= stall.1).map(|stall| stall.1 - stall.0).sum()
+        self.seen().iter().filter(is_stall).filter(|stall| stall.0 <= end && begin <= stall.1).map(took).sum()
     }
+
+    /// What 99 of 100 commits took at most, so far.
+    pub fn p99_ms(&self) -> i64 {
+        let mut all: Vec<i64> = self.seen().iter().map(took).collect();
+        all.sort_unstable();
+        all.get(all.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Vec<(i64, i64)>> {
+        assert!(!self.watching.is_finished(), "the watch has failed");
+        self.seen.lock().unwrap()
+    }
+}
+
+fn took(commit: &(i64, i64)) -> i64 {
+    commit.1 - commit.0
+}
+
+fn is_stall(commit: &&(i64, i64)) -> bool {
+    took(commit) > STALL_MS
 }
 
 impl Drop for Stalls {

@@ -11,7 +11,7 @@ use crate::stalls::Stalls;
 use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, Record, Traffic, now_ms};
 
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// The default session TTL, and the second that the take-over may take on top of it.
 const TAKE_OVER_MS: i64 = 3000 + 1000;
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use punctual::domain::{IdRange, TaskId};
+use punctual::domain::{IdRange, Shard, TaskId, Timestamp};
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::far::Mover;
+use sqlx::postgres::PgConnection;
 
-use super::{DEADLOCK, Stage, code_of, in_background, run, try_run};
+use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};
 
 /// As the canceller has them: rows are looked for one by one, in the order of the array.
 const PLAN: &str = "set enable_hashjoin = off; set enable_mergejoin = off; set enable_seqscan = off; set enable_bitmapscan = off";
@@ -37,67 +38,88 @@ async fn a_cancel_that_looks_near_first_and_far_second_misses_a_task_that_is_mov
     }
 }
 
+/// A session of its own, open already, so that nothing but the statements takes time.
+async fn canceller(stage: &Stage) -> Canceller {
+    let mut canceller = Canceller::new(&stage.settings);
+    let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);
+    let (cancelled, outcome) = canceller.cancel_group(&[nobody]).await;
+    outcome.unwrap();
+    assert_eq!(cancelled, [None]);
+    canceller
+}
+
+/// A task that is being moved: its row has left the far table, and nobody sees it yet.
+async fn amid_a_move() -> (Stage, Vec<TaskId>, PgConnection) {
+    let mut stage = Stage::new().await;
+    let due_at = stage.now().await.plus(Duration::from_secs(600));
+    let ids = stage.insert("task_far", due_at, 1).await;
+    let mut mover = stage.another().await;
+    let moving = "begin;
+        with d as (delete from task_far returning shard, id, topic, payload)
+        insert into task (shard, id, topic, payload) select shard, id, topic, payload from d";
+    run(&mut mover, moving).await;
+    (stage, ids, mover)
+}
+
 /// The rule: as two statements. One statement has one snapshot, and waits in the far table for a row whose new place it does not see.
 #[tokio::test]
 async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
-    for has_rule in [true, false] {
-        let mut stage = Stage::new().await;
-        let due_at = stage.now().await.plus(Duration::from_secs(600));
-        let ids = stage.insert("task_far", due_at, 1).await;
-        let mut mover = stage.another().await;
-        let moving = "begin;
-            with d as (delete from task_far returning shard, id, topic, payload)
-            insert into task (shard, id, topic, payload) select shard, id, topic, payload from d";
-        run(&mut mover, moving).await;
-        let found = if has_rule {
-            let mut canceller = Canceller::new(&stage.settings);
-            let ((cancelled, outcome), ()) = tokio::join!(canceller.cancel_group(&ids), async {
-                stage.wait_blocked(1).await;
-                run(&mut mover, "commit").await;
-            });
-            outcome.unwrap();
-            cancelled[0].is_some()
-        } else {
-            let text = format!("with far as ({} returning t.id) {}", delete("task_far", &ids), delete("task", &ids));
-            let cancelling = in_background(stage.another().await, text);
-            stage.wait_blocked(1).await;
-            run(&mut mover, "commit").await;
-            cancelling.await.unwrap().unwrap() == 1
-        };
-        assert_eq!((found, stage.number("select count(*) from task").await), (has_rule, i64::from(!has_rule)));
-    }
+    let with_rule = staged(async || {
+        let (mut stage, ids, mut mover) = amid_a_move().await;
+        let mut canceller = canceller(&stage).await;
+        let ((cancelled, outcome), is_staged) =
+            tokio::join!(canceller.cancel_group(&ids), stage.release(1, &mut mover, "commit"));
+        if !is_staged {
+            return None;
+        }
+        outcome.unwrap();
+        Some((cancelled[0].is_some(), stage.number("select count(*) from task").await))
+    });
+    assert_eq!(with_rule.await, (true, 0));
+
+    let (mut stage, ids, mut mover) = amid_a_move().await;
+    let text = format!("with far as ({} returning t.id) {}", delete("task_far", &ids), delete("task", &ids));
+    let cancelling = in_background(stage.another().await, text);
+    stage.wait_blocked(1).await;
+    run(&mut mover, "commit").await;
+    assert_eq!((cancelling.await.unwrap().unwrap(), stage.number("select count(*) from task").await), (0, 1));
+}
+
+/// Three tasks, and somebody who has locked the one in the middle: whoever comes has got one row, and waits for that.
+async fn with_the_middle_locked() -> (Stage, Vec<TaskId>, PgConnection) {
+    let mut stage = Stage::new().await;
+    let due_at = stage.now().await.plus(Duration::from_secs(600));
+    let ids = stage.insert("task", due_at, 3).await;
+    let mut holder = stage.another().await;
+    run(&mut holder, &format!("begin; select from task where id = '{}' for update", ids[1])).await;
+    (stage, ids, holder)
 }
 
 /// The rule: rows are deleted by range, or sorted by shard and id.
 #[tokio::test]
 async fn cancels_that_take_rows_in_different_orders_deadlock() {
-    for has_rule in [true, false] {
-        let mut stage = Stage::new().await;
-        let due_at = stage.now().await.plus(Duration::from_secs(600));
-        let ids = stage.insert("task", due_at, 3).await;
-        let backwards: Vec<TaskId> = ids.iter().rev().copied().collect();
-        // Whoever comes has got one row, and waits for the one in the middle.
-        let mut holder = stage.another().await;
-        run(&mut holder, &format!("begin; select from task where id = '{}' for update", ids[1])).await;
-        if has_rule {
-            let (mut one, mut other) = (Canceller::new(&stage.settings), Canceller::new(&stage.settings));
-            let ((first, one_ended), (second, other_ended), ()) =
-                tokio::join!(one.cancel_group(&ids), other.cancel_group(&backwards), async {
-                    stage.wait_blocked(2).await;
-                    run(&mut holder, "rollback").await;
-                });
-            one_ended.and(other_ended).unwrap();
-            let cancelled = first.into_iter().chain(second).flatten();
-            assert_eq!(cancelled.count(), 3, "each of them once");
-        } else {
-            let text = |ids: &[TaskId]| format!("{PLAN}; {}", delete("task", ids));
-            let one = in_background(stage.another().await, text(&ids));
-            let other = in_background(stage.another().await, text(&backwards));
-            stage.wait_blocked(2).await;
-            run(&mut holder, "rollback").await;
-            let failures: Vec<_> = [one.await.unwrap(), other.await.unwrap()].into_iter().filter_map(Result::err).collect();
-            let codes: Vec<_> = failures.iter().map(code_of).collect();
-            assert_eq!(codes, [Some(DEADLOCK.to_owned())]);
+    let backwards = |ids: &[TaskId]| -> Vec<TaskId> { ids.iter().rev().copied().collect() };
+    let with_rule = staged(async || {
+        let (mut stage, ids, mut holder) = with_the_middle_locked().await;
+        let (mut one, mut other) = (canceller(&stage).await, canceller(&stage).await);
+        let backwards = backwards(&ids);
+        let ((first, one_ended), (second, other_ended), is_staged) =
+            tokio::join!(one.cancel_group(&ids), other.cancel_group(&backwards), stage.release(2, &mut holder, "rollback"));
+        if !is_staged {
+            return None;
         }
-    }
+        one_ended.and(other_ended).unwrap();
+        Some(first.into_iter().chain(second).flatten().count())
+    });
+    assert_eq!(with_rule.await, 3, "each of them once");
+
+    let (mut stage, ids, mut holder) = with_the_middle_locked().await;
+    let text = |ids: &[TaskId]| format!("{PLAN}; {}", delete("task", ids));
+    let one = in_background(stage.another().await, text(&ids));
+    let other = in_background(stage.another().await, text(&backwards(&ids)));
+    stage.wait_blocked(2).await;
+    run(&mut holder, "rollback").await;
+    let failures: Vec<_> = [one.await.unwrap(), other.await.unwrap()].into_iter().filter_map(Result::err).collect();
+    let codes: Vec<_> = failures.iter().map(code_of).collect();
+    assert_eq!(codes, [Some(DEADLOCK.to_owned())]);
 }

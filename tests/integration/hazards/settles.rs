@@ -1,16 +1,18 @@
 //! Settles that come twice, or from a node that is no longer the owner.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use punctual::domain::{Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::settle::{Settlement, Settles};
-
 use sqlx::AssertSqlSafe;
 
 use super::{PATIENCE, Stage, run, statement, without};
 
+/// Within what a stage claims.
+const RETRY_AFTER: Duration = Duration::from_secs(20);
 const RULE: &str = " and settled_at is null";
 
 fn node() -> NodeId {
@@ -22,7 +24,7 @@ async fn claimed(stage: &mut Stage, owner: NodeId) -> (Batch, TaskId) {
     let now = stage.now().await;
     stage.insert("task", now, 1).await;
     let batch = stage.claim(owner).await;
-    let next = TaskId::new(now.plus(PATIENCE), batch.id_of(0).shard(), rand::random());
+    let next = TaskId::new(now.plus(RETRY_AFTER), batch.id_of(0).shard(), rand::random());
     (batch, next)
 }
 
