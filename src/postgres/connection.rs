@@ -119,7 +119,7 @@ pub struct Purpose {
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future.
+/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`super::pool::Pool`].
 #[derive(Debug)]
 pub struct Connection {
     purpose: Purpose,
@@ -239,6 +239,15 @@ impl Connection {
     /// Drops the connection without a word: what it was doing is in doubt.
     pub fn close(&mut self) {
         self.open = None;
+    }
+
+    /// Closes the connection once the server has ended what it was asked for, at the deadline at the latest: for a statement whose caller has been dropped.
+    pub async fn wind_up(mut self) {
+        let Some(mut open) = self.open.take() else { return };
+        // What comes before the answer to this is the answer to that. Its session may be amid a transaction: nobody goes on with it.
+        if let Err(cause) = within(self.purpose.deadline, open.ping()).await {
+            tracing::debug!(purpose = self.purpose.name, %cause, "the end of a statement that nobody waits for was not awaited");
+        }
     }
 
     fn connect_deadline(&self) -> Duration {

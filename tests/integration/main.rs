@@ -42,6 +42,7 @@ mod membership_outages;
 mod membership_support;
 mod names;
 mod outages;
+mod pool;
 mod refusals;
 mod replay;
 mod restart;

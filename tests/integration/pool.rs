@@ -1,0 +1,50 @@
+//! Connections that callers share: how many sessions are at work, whatever the callers do.
+
+use std::time::Duration;
+
+use punctual::postgres::Settings;
+use punctual::postgres::connection::Purpose;
+use punctual::postgres::pool::Pool;
+use sqlx::postgres::PgConnection;
+
+use crate::support::{Database, Stack, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const PURPOSE: Purpose = Purpose { name: "impatience", deadline: PATIENCE, settings: &[] };
+const AT_WORK: &str =
+    "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'punctual impatience'";
+
+async fn number(open: &mut PgConnection, query: &'static str) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(query).fetch_one(open).await
+}
+
+#[tokio::test]
+async fn a_session_whose_caller_is_gone_counts_until_the_server_has_ended_its_statement() {
+    let database = Database::create(&Stack::shared(), "pool").await;
+    let mut holder = database.connect().await;
+    sqlx::raw_sql("select pg_advisory_lock(7)").execute(&mut holder).await.unwrap();
+    let pool = Pool::new(&Settings::new(&database.url).unwrap(), PURPOSE, 2);
+    // Two callers that lose patience while their statements wait for a lock.
+    let waiting = async |open: &mut PgConnection| number(open, "select 1::bigint from pg_advisory_xact_lock(7)").await;
+    for sessions in 1..=2 {
+        let caller = pool.run("wait for a lock", waiting);
+        let is_at_work = eventually("it is at work", PATIENCE, async || number(&mut holder, AT_WORK).await.unwrap() == sessions);
+        tokio::select! {
+            answer = caller => panic!("nobody has released the lock: {answer:?}"),
+            () = is_at_work => {}
+        }
+    }
+    // A third one has to wait for one of them; then there are still no more than two.
+    let counting = pool.run("count the sessions", async |open| number(open, AT_WORK).await);
+    let releasing = async {
+        eventually("both wait for the lock", PATIENCE, async || {
+            let query = "select count(*) from pg_locks where locktype = 'advisory' and not granted
+                and database = (select oid from pg_database where datname = current_database())";
+            number(&mut holder, query).await.unwrap() == 2
+        })
+        .await;
+        sqlx::raw_sql("select pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
+    };
+    let (counted, ()) = tokio::join!(counting, releasing);
+    assert!((1..=2).contains(&counted.unwrap()));
+}
