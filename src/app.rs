@@ -1,6 +1,7 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
+mod bounds;
 mod kafka_settings;
 mod readiness;
 mod startup;
@@ -65,6 +66,7 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
+    bounds::register(&mut registry, &settings.bounds);
     let listener = TcpListener::bind(settings.listen)
         .await
         .map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;

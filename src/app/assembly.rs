@@ -72,7 +72,7 @@ const NAMES_MAX: usize = 3;
 const LISTS_MAX: usize = 2;
 const DEAD_LETTERS_MAX: usize = 2;
 /// A small batch costs more than its tasks: so many are held at most.
-const BATCHES_MAX: usize = 8_192;
+pub const IN_FLIGHT_BATCHES_MAX: usize = 8_192;
 /// A start is not delayed for longer by a Kafka that does not answer.
 const PRELOAD_DEADLINE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
@@ -307,7 +307,7 @@ fn core(
     let bounds = holdings::Bounds {
         tasks_max: settings.bounds.in_flight_tasks,
         bytes_max: settings.bounds.in_flight_bytes,
-        batches_max: BATCHES_MAX,
+        batches_max: IN_FLIGHT_BATCHES_MAX,
     };
     let topic_rules = topics::Settings {
         silence_max: SILENCE_MAX,

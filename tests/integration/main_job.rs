@@ -233,6 +233,13 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         assert!(described.iter().any(|name| line.starts_with(name)), "a metric without help: {line}");
     }
+    // Each bound is that of a metric that there is.
+    let bounds: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next()).collect();
+    assert_eq!(bounds.len(), 9, "{text}");
+    for bounded in bounds {
+        assert!(text.lines().any(|line| line.starts_with(&format!("punctual_{bounded} "))), "there is no {bounded} in:\n{text}");
+    }
     let stages = [
         "submitted",
         "claimed",
