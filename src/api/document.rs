@@ -4,7 +4,7 @@ use axum::http::Method;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::operation::{Answer, Content, Operation, Parameter, Place, RequestBody, Tag};
+use super::operation::{Answer, Content, Location, Operation, Parameter, RequestBody, Tag};
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use super::schemas;
 
@@ -123,9 +123,9 @@ fn operation_of(method: &Method, operation: &Operation) -> Part {
 }
 
 fn parameter(parameter: &Parameter) -> Value {
-    let (place, is_required) = match parameter.place {
-        Place::Path => ("path", true),
-        Place::Query => ("query", false),
+    let (place, is_required) = match parameter.location {
+        Location::Path => ("path", true),
+        Location::Query => ("query", false),
     };
     json!({
         "name": parameter.name,

@@ -37,14 +37,14 @@ pub enum Tag {
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     pub name: &'static str,
-    pub place: Place,
+    pub location: Location,
     pub description: &'static str,
     /// A component.
     pub schema: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Location {
     /// Always required.
     Path,
     /// Never required.
@@ -158,11 +158,11 @@ impl Operation {
 
 impl Parameter {
     pub const fn path(name: &'static str, description: &'static str, schema: &'static str) -> Self {
-        Self { name, place: Place::Path, description, schema }
+        Self { name, location: Location::Path, description, schema }
     }
 
     pub const fn query(name: &'static str, description: &'static str, schema: &'static str) -> Self {
-        Self { name, place: Place::Query, description, schema }
+        Self { name, location: Location::Query, description, schema }
     }
 }
 

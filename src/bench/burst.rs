@@ -47,8 +47,8 @@ pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<
         run.lateness_report(&[("count", plan.count.to_string()), ("lead", format!("{:?}", plan.lead))], &(instant..instant + 1));
     report.series = run.ledger.appends(100);
     report.usage = run.usage(&before, &after, report.counts.arrived);
-    let standing = run.ledger.standing();
-    if let (Some(first), Some(last)) = (standing.first_at, standing.last_at) {
+    let snapshot = run.ledger.snapshot();
+    if let (Some(first), Some(last)) = (snapshot.first_at, snapshot.last_at) {
         let since = |at: i64| float(u64::try_from(at - instant).unwrap_or(0));
         report.fact("first out, ms", since(first));
         report.fact("last out, ms", since(last));

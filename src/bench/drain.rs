@@ -85,8 +85,8 @@ pub async fn drain<I: Intake>(
     ]);
     report.series = run.ledger.appends(200);
     report.usage = run.usage(&before, &after, report.counts.arrived);
-    let standing = run.ledger.standing();
-    if let (Some(first), Some(last)) = (standing.first_at, standing.last_at) {
+    let snapshot = run.ledger.snapshot();
+    if let (Some(first), Some(last)) = (snapshot.first_at, snapshot.last_at) {
         let span = float(u64::try_from(last - first).unwrap_or(0));
         report.fact("start to first append, ms", float(u64::try_from(first - started_at).unwrap_or(0)));
         report.fact("first to last append, ms", span);

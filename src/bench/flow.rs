@@ -170,7 +170,7 @@ mod tests {
             if calls > 10 { Next::Over } else { Next::Call(vec![planned.plan(0)]) }
         };
         let spans = open_loop(&Slow, 1, &ledger, next).await.unwrap();
-        assert_eq!(ledger.standing().accepted_count, 10);
+        assert_eq!(ledger.snapshot().accepted_count, 10);
         assert!(spans.at(1.0) >= 200.0 && spans.at(1.0) - spans.at(0.0) >= 150.0, "{:?}", spans.quantiles());
     }
 
@@ -185,6 +185,6 @@ mod tests {
             (*left >= 0).then(|| vec![planned.plan(0), planned.plan(0)])
         };
         closed_loop(&Slow, 3, &ledger, next).await.unwrap();
-        assert_eq!(ledger.standing().accepted_count, 14);
+        assert_eq!(ledger.snapshot().accepted_count, 14);
     }
 }

@@ -20,7 +20,7 @@ pub struct Planned {
 /// What was said of a submit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
-enum Verdict {
+enum Reply {
     /// Not answered, or the answer was lost: it may be stored.
     #[default]
     Unknown,
@@ -35,7 +35,7 @@ struct Entry {
     due_at: u32,
     appended_at: u32,
     record_count: u8,
-    verdict: Verdict,
+    reply: Reply,
 }
 
 /// The book of one run.
@@ -63,7 +63,7 @@ pub type Range = std::ops::Range<i64>;
 
 /// What is known of a run while it goes on.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Snapshot {
     pub planned_count: usize,
     pub accepted_count: usize,
     pub arrived_count: usize,
@@ -92,7 +92,7 @@ impl Ledger {
         for (index, task) in tasks.iter().enumerate() {
             let accepted = is_accepted(index);
             let Some(entry) = self.index_of(task.key).and_then(|index| pages.entries.get_mut(index)) else { continue };
-            entry.verdict = if accepted { Verdict::Accepted } else { Verdict::Refused };
+            entry.reply = if accepted { Reply::Accepted } else { Reply::Refused };
             pages.accepted_count += usize::from(accepted);
         }
         if let Some(reason) = reason {
@@ -120,9 +120,9 @@ impl Ledger {
         pages.last_at = Some(pages.last_at.map_or(appended_at, |at| at.max(appended_at)));
     }
 
-    pub fn standing(&self) -> Standing {
+    pub fn snapshot(&self) -> Snapshot {
         let pages = self.pages();
-        Standing {
+        Snapshot {
             planned_count: pages.entries.len(),
             accepted_count: pages.accepted_count,
             arrived_count: pages.arrived_count,
@@ -134,7 +134,7 @@ impl Ledger {
     /// How many accepted tasks due before `before` have no record yet.
     pub fn missing_count(&self, before: i64) -> usize {
         let before = self.since_start(before);
-        let is_missing = |entry: &&Entry| entry.verdict == Verdict::Accepted && entry.record_count == 0 && entry.due_at < before;
+        let is_missing = |entry: &&Entry| entry.reply == Reply::Accepted && entry.record_count == 0 && entry.due_at < before;
         self.pages().entries.iter().filter(is_missing).count()
     }
 
@@ -155,16 +155,16 @@ impl Ledger {
         for entry in self.pages().entries.iter().filter(|entry| entry.due_at < due) {
             counts.submitted += 1;
             let has_arrived = entry.record_count > 0;
-            match entry.verdict {
-                Verdict::Accepted => counts.accepted += 1,
-                Verdict::Refused => counts.refused += 1,
-                Verdict::Unknown => counts.unknown += 1,
+            match entry.reply {
+                Reply::Accepted => counts.accepted += 1,
+                Reply::Refused => counts.refused += 1,
+                Reply::Unknown => counts.unknown += 1,
             }
             counts.arrived += u64::from(has_arrived);
             counts.early += u64::from(has_arrived && entry.appended_at < entry.due_at);
-            counts.lost += u64::from(!has_arrived && entry.verdict == Verdict::Accepted);
+            counts.lost += u64::from(!has_arrived && entry.reply == Reply::Accepted);
             counts.duplicates += u64::from(entry.record_count.saturating_sub(1));
-            counts.refused_but_published += u64::from(has_arrived && entry.verdict == Verdict::Refused);
+            counts.refused_but_published += u64::from(has_arrived && entry.reply == Reply::Refused);
         }
         counts
     }
@@ -321,7 +321,7 @@ mod tests {
         accept(&ledger, START);
         ledger.arrived(&accept(&other, START), START);
         ledger.arrived(b"somebody else's", START);
-        assert_eq!(ledger.standing().arrived_count, 0);
+        assert_eq!(ledger.snapshot().arrived_count, 0);
     }
 
     #[test]

@@ -121,10 +121,10 @@ impl Run {
     /// Waits until what was accepted and is due before `due` has arrived, or nothing has come for so long that the rest must be lost.
     pub async fn wait_arrived(&self, due: i64) {
         self.wait_until(due).await;
-        let (mut seen, mut seen_at) = (self.ledger.standing().arrived_count, clock::monotonic());
+        let (mut seen, mut seen_at) = (self.ledger.snapshot().arrived_count, clock::monotonic());
         while self.ledger.missing_count(due) > 0 {
             clock::sleep(LOOK_EVERY).await;
-            let count = self.ledger.standing().arrived_count;
+            let count = self.ledger.snapshot().arrived_count;
             if count != seen {
                 (seen, seen_at) = (count, clock::monotonic());
             }
@@ -185,7 +185,7 @@ pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Durati
         (taken > 0).then(|| (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect::<Vec<Planned>>())
     };
     flow::closed_loop(intake, BULK_LANES, &ledger, next).await?;
-    let accepted = ledger.standing().accepted_count;
+    let accepted = ledger.snapshot().accepted_count;
     if u64::try_from(accepted).unwrap_or(0) == count {
         return Ok(());
     }
@@ -205,13 +205,13 @@ async fn tell(scenario: &'static str, ledger: Arc<Ledger>) {
     let started_at = clock::monotonic();
     loop {
         clock::sleep(TELL_EVERY).await;
-        let standing = ledger.standing();
+        let snapshot = ledger.snapshot();
         let count = |count: usize| grouped(u64::try_from(count).unwrap_or(u64::MAX));
         let seconds = clock::monotonic().since(started_at).as_secs();
-        let (accepted, arrived) = (count(standing.accepted_count), count(standing.arrived_count));
+        let (accepted, arrived) = (count(snapshot.accepted_count), count(snapshot.arrived_count));
         say(&format!(
             "{scenario}: {seconds} s, submitted {}, accepted {accepted}, arrived {arrived}",
-            count(standing.planned_count)
+            count(snapshot.planned_count)
         ));
     }
 }

@@ -34,7 +34,7 @@ use self::delivery::{Delivered, Delivery};
 use self::judge::{Outcome, Refused, Settled};
 use self::line::{Naming, WrongKind, WrongLine};
 use self::reader::{Chunk, Input, Reading};
-use self::screen::{Manner, Screen, Standing, TICK};
+use self::screen::{Manner, Screen, Snapshot, TICK};
 use self::tally::Tally;
 use super::answer::{Ending, Exit};
 use super::args;
@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
     fn show(&self, input: &Input, screen: &Screen) {
         let bytes_read = input.bytes_read.load(Ordering::Relaxed);
         let took = clock::monotonic().since(self.started_at);
-        screen.show(Standing { counts: self.tally.counts, bytes_read, bytes_total: self.plan.bytes_total, took });
+        screen.show(Snapshot { counts: self.tally.counts, bytes_read, bytes_total: self.plan.bytes_total, took });
     }
 
     fn report_wrong(&mut self, wrong: &[WrongLine], screen: &Screen) {

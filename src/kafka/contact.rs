@@ -23,7 +23,7 @@ pub struct Contact {
 
 #[derive(Debug)]
 struct Shared {
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<State>,
     /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread that takes reports need not read a clock.
     acknowledged: AtomicU64,
     is_doubted: AtomicBool,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum State {
     /// Nothing was found out yet.
     Unknown,
     Held {
@@ -48,7 +48,7 @@ enum Standing {
 impl Contact {
     pub(super) fn new(prober: SyncSender<Request>, metrics: Metrics) -> Self {
         let shared = Shared {
-            standing: watch::Sender::new(Standing::Unknown),
+            state: watch::Sender::new(State::Unknown),
             acknowledged: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             trouble: Mutex::new(None),
@@ -60,20 +60,20 @@ impl Contact {
 
     /// True while a broker answers; false before the first answer.
     pub fn is_held(&self) -> bool {
-        matches!(*self.shared.standing.borrow(), Standing::Held { .. })
+        matches!(*self.shared.state.borrow(), State::Held { .. })
     }
 
     /// True once it was found out that no broker answers.
     pub fn is_lost(&self) -> bool {
-        matches!(*self.shared.standing.borrow(), Standing::Lost { .. })
+        matches!(*self.shared.state.borrow(), State::Lost { .. })
     }
 
     /// When a broker was last known to answer, to a second.
     pub fn last_at(&self) -> Option<Monotonic> {
-        match *self.shared.standing.borrow() {
-            Standing::Unknown => None,
-            Standing::Held { last_at } => Some(last_at),
-            Standing::Lost { last_at } => last_at,
+        match *self.shared.state.borrow() {
+            State::Unknown => None,
+            State::Held { last_at } => Some(last_at),
+            State::Lost { last_at } => last_at,
         }
     }
 
@@ -93,8 +93,8 @@ impl Contact {
     }
 
     async fn until(&self, is_held: bool) {
-        let mut standing = self.shared.standing.subscribe();
-        let reached = standing.wait_for(|standing| matches!(standing, Standing::Held { .. }) == is_held).await;
+        let mut state = self.shared.state.subscribe();
+        let reached = state.wait_for(|state| matches!(state, State::Held { .. }) == is_held).await;
         // The sender lives as long as `self`.
         debug_assert!(reached.is_ok(), "the sender is gone");
     }
@@ -131,13 +131,13 @@ impl Contact {
 
     /// Takes in that a broker answered at `now`.
     pub(super) fn hold(&self, now: Monotonic) {
-        let before = self.shared.standing.send_replace(Standing::Held { last_at: now });
+        let before = self.shared.state.send_replace(State::Held { last_at: now });
         self.shared.is_doubted.store(false, Ordering::Relaxed);
         *self.trouble_lock() = None;
         match before {
-            Standing::Held { .. } => return,
-            Standing::Unknown => tracing::info!("Kafka answers"),
-            Standing::Lost { last_at } => {
+            State::Held { .. } => return,
+            State::Unknown => tracing::info!("Kafka answers"),
+            State::Lost { last_at } => {
                 let away_ms = last_at.map(|last_at| now.since(last_at).as_millis());
                 tracing::info!(away_ms, "Kafka answers again");
             }
@@ -148,13 +148,13 @@ impl Contact {
     /// Takes in that no broker answered. Says so once, until one answers.
     pub(super) fn lose(&self, reason: &str) {
         self.shared.is_doubted.store(false, Ordering::Relaxed);
-        let standing = *self.shared.standing.borrow();
-        let last_at = match standing {
-            Standing::Lost { .. } => return,
-            Standing::Unknown => None,
-            Standing::Held { last_at } => Some(last_at),
+        let state = *self.shared.state.borrow();
+        let last_at = match state {
+            State::Lost { .. } => return,
+            State::Unknown => None,
+            State::Held { last_at } => Some(last_at),
         };
-        self.shared.standing.send_replace(Standing::Lost { last_at });
+        self.shared.state.send_replace(State::Lost { last_at });
         self.shared.metrics.has_contact.set(0);
         self.shared.metrics.contact_losses.inc();
         let trouble = self.trouble_lock().get_or_insert_with(|| reason.to_owned()).clone();

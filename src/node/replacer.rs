@@ -27,7 +27,7 @@ pub struct Replacer {
 }
 
 /// What is known of the task that a name stands for, once it was not found where it could be taken out.
-enum Verdict {
+enum Finding {
     Final,
     TooLate(Placed),
     Moving,
@@ -49,10 +49,10 @@ impl Replacer {
                 Ok(Replacement::Overtaken) => {}
                 Ok(Replacement::Gone(entry)) => {
                     looks += 1;
-                    match verdict(entry, look_up, looks >= LOOKS_MAX).await? {
-                        Verdict::Final => over = Some(entry.row),
-                        Verdict::TooLate(placed) => return Ok(placed),
-                        Verdict::Moving => clock::sleep(MOVING).await,
+                    match look(entry, look_up, looks >= LOOKS_MAX).await? {
+                        Finding::Final => over = Some(entry.row),
+                        Finding::TooLate(placed) => return Ok(placed),
+                        Finding::Moving => clock::sleep(MOVING).await,
                     }
                 }
                 Err(error @ Error::GaveWay { .. }) => tracing::debug!(error = chain(&error), "replacing a task again"),
@@ -74,16 +74,16 @@ impl Replacer {
     }
 }
 
-async fn verdict(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Verdict, Refusal> {
+async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, Refusal> {
     let unavailable = |error: Error| Refusal::Unavailable { reason: chain(&error) };
     let view = look_up.task(entry.id).await.map_err(unavailable)?;
     Ok(match view {
         // Nothing is known of it any more: it has been final for longer than receipts are kept.
-        None => Verdict::Final,
+        None => Finding::Final,
         Some(view) => match view.state {
-            TaskState::Published | TaskState::Cancelled | TaskState::Dead => Verdict::Final,
-            TaskState::Scheduled if !is_last => Verdict::Moving,
-            TaskState::Scheduled | TaskState::Claimed => Verdict::TooLate(Placed::TooLate(Box::new(view))),
+            TaskState::Published | TaskState::Cancelled | TaskState::Dead => Finding::Final,
+            TaskState::Scheduled if !is_last => Finding::Moving,
+            TaskState::Scheduled | TaskState::Claimed => Finding::TooLate(Placed::TooLate(Box::new(view))),
         },
     })
 }

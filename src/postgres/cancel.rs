@@ -87,13 +87,13 @@ impl Canceller {
         &mut self,
         wanted: &mut Vec<Wanted>,
         cancelled: &mut HashMap<TaskId, TaskView>,
-        place: Place,
+        table: Table,
     ) -> Result<(), Error> {
         if wanted.is_empty() {
             return Ok(());
         }
-        wanted.sort_unstable_by_key(place.order);
-        let deleted = self.connection.run(place.what, async |open| delete_rows(open, wanted, place.statement).await).await?;
+        wanted.sort_unstable_by_key(table.order);
+        let deleted = self.connection.run(table.what, async |open| delete_rows(open, wanted, table.statement).await).await?;
         cancelled.extend(deleted.into_iter().map(|view| (view.id, view)));
         wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
         Ok(())
@@ -120,7 +120,7 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
 
 /// One of the two tables that a task waits in.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Table {
     pub(super) what: &'static str,
     pub(super) statement: &'static str,
     /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks.
@@ -165,10 +165,10 @@ macro_rules! cancel_in {
     };
 }
 
-pub(super) const FAR: Place =
-    Place { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
-pub(super) const NEAR: Place =
-    Place { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
+pub(super) const FAR: Table =
+    Table { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
+pub(super) const NEAR: Table =
+    Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
 /// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up would from now on.
 pub(super) async fn delete_rows(

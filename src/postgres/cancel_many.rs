@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Place, Wanted, delete_rows};
+use super::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Table, Wanted, delete_rows};
 use super::connection::Purpose;
 use super::listing::Listed;
 use super::pool::Pool;
@@ -48,13 +48,13 @@ impl CancelMany {
         self.delete(group, NEAR).await
     }
 
-    async fn delete(&self, group: &mut CancelGroup, place: Place) -> Result<(), Error> {
+    async fn delete(&self, group: &mut CancelGroup, table: Table) -> Result<(), Error> {
         if group.wanted.is_empty() {
             return Ok(());
         }
-        group.wanted.sort_unstable_by_key(place.order);
+        group.wanted.sort_unstable_by_key(table.order);
         let wanted = &group.wanted;
-        let deleted = self.pool.run(place.what, async |open| delete_rows(open, wanted, place.statement).await).await?;
+        let deleted = self.pool.run(table.what, async |open| delete_rows(open, wanted, table.statement).await).await?;
         group.cancelled_count += u64::try_from(deleted.len()).unwrap_or(u64::MAX);
         let deleted: std::collections::HashSet<_> = deleted.into_iter().map(|view| view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));

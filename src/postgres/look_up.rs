@@ -73,7 +73,7 @@ pub struct LookUp {
 }
 
 /// Where a row was found outside of the batches.
-enum Place {
+enum Whereabouts {
     Found(Box<TaskView>),
     /// Nowhere, but this is the row that the task is now.
     Follow(TaskId),
@@ -118,12 +118,12 @@ impl LookUp {
             // Once behind the first attempt, `task_follow` may know the latest one.
             if line.is_none() {
                 match self.outside_batches(row, first).await? {
-                    Place::Found(view) => return Ok(Some(*view)),
-                    Place::Follow(latest) if latest != row => {
+                    Whereabouts::Found(view) => return Ok(Some(*view)),
+                    Whereabouts::Follow(latest) if latest != row => {
                         row = latest;
                         continue;
                     }
-                    Place::Follow(_) | Place::Nowhere => line = self.in_batches(row).await?,
+                    Whereabouts::Follow(_) | Whereabouts::Nowhere => line = self.in_batches(row).await?,
                 }
             }
             let Some(line) = line else {
@@ -139,9 +139,9 @@ impl LookUp {
             let next = match line.next {
                 None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
                     // The dead letter is still there, and says why.
-                    Place::Found(view) => return Ok(Some(*view)),
-                    Place::Follow(next) => Some(next),
-                    Place::Nowhere => None,
+                    Whereabouts::Found(view) => return Ok(Some(*view)),
+                    Whereabouts::Follow(next) => Some(next),
+                    Whereabouts::Nowhere => None,
                 },
                 next => next,
             };
@@ -152,11 +152,11 @@ impl LookUp {
         Ok(behind.map(|line| deferred(first, line)))
     }
 
-    async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Place, Error> {
+    async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
         self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
     }
 
-    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Place, Error> {
+    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
         self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
@@ -203,7 +203,7 @@ impl Line {
 }
 
 /// Looks for `row` wherever it is but in a batch.
-async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Place, sqlx::Error> {
+async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
         select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
@@ -225,24 +225,24 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
     .bind(first.uuid())
     .fetch_all(open)
     .await?;
-    let mut place = Place::Nowhere;
+    let mut place = Whereabouts::Nowhere;
     for found in found {
         let state = match found.try_get("state")? {
             "follow" => {
-                place = Place::Follow(TaskId::from_uuid(found.try_get("row_id")?));
+                place = Whereabouts::Follow(TaskId::from_uuid(found.try_get("row_id")?));
                 continue;
             }
             "scheduled" => TaskState::Scheduled,
             "cancelled" => TaskState::Cancelled,
             _ => TaskState::Dead,
         };
-        return Ok(Place::Found(Box::new(view_of_row(&found, first, state)?)));
+        return Ok(Whereabouts::Found(Box::new(view_of_row(&found, first, state)?)));
     }
     Ok(place)
 }
 
 /// What came of the row `row`, which has died: it is a dead letter, or was put back as another row, or dropped.
-async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Place, sqlx::Error> {
+async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
         select topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at,
@@ -255,10 +255,10 @@ async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Res
     .bind(first.uuid())
     .fetch_optional(open)
     .await?;
-    let Some(found) = found else { return Ok(Place::Nowhere) };
+    let Some(found) = found else { return Ok(Whereabouts::Nowhere) };
     Ok(match found.try_get::<Option<Uuid>, _>("next")? {
-        Some(next) => Place::Follow(TaskId::from_uuid(next)),
-        None => Place::Found(Box::new(view_of_row(&found, first, TaskState::Dead)?)),
+        Some(next) => Whereabouts::Follow(TaskId::from_uuid(next)),
+        None => Whereabouts::Found(Box::new(view_of_row(&found, first, TaskState::Dead)?)),
     })
 }
 

@@ -31,7 +31,7 @@ pub struct Manner {
 
 /// How far a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct Snapshot {
     pub counts: Counts,
     pub bytes_read: u64,
     /// Unknown of a pipe.
@@ -60,14 +60,14 @@ impl Screen {
     }
 
     /// Shows how far the run is, if it is time.
-    pub fn show(&self, standing: Standing) {
+    pub fn show(&self, snapshot: Snapshot) {
         if self.manner.is_quiet {
             return;
         }
         let now = clock::monotonic();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_bar {
-            let mut line = bar(standing);
+            let mut line = bar(snapshot);
             if let Some((end, _)) = line.char_indices().nth(width().saturating_sub(1)) {
                 line.truncate(end);
             }
@@ -76,7 +76,7 @@ impl Screen {
             write!(io::stderr(), "\r\x1b[2K{line}").ok();
         } else if now.since(*state.last_line_at.get_or_insert(now)) >= LINE_INTERVAL {
             state.last_line_at = Some(now);
-            let line = if self.manner.is_json { json!({ "progress": standing.counts }).to_string() } else { figures(standing) };
+            let line = if self.manner.is_json { json!({ "progress": snapshot.counts }).to_string() } else { figures(snapshot) };
             writeln!(io::stderr(), "{line}").ok();
         }
     }
@@ -124,22 +124,22 @@ fn width() -> usize {
 }
 
 /// A bar when the end of the input is known, and the figures.
-fn bar(standing: Standing) -> String {
-    let (read, Some(total)) = (standing.bytes_read, standing.bytes_total.filter(|total| *total > 0)) else {
-        return figures(standing);
+fn bar(snapshot: Snapshot) -> String {
+    let (read, Some(total)) = (snapshot.bytes_read, snapshot.bytes_total.filter(|total| *total > 0)) else {
+        return figures(snapshot);
     };
     let percent = usize::try_from(read.saturating_mul(100) / total).unwrap_or(100).min(100);
     let full = percent * BAR_CHARS / 100;
-    let millis = u64::try_from(standing.took.as_millis()).unwrap_or(u64::MAX);
+    let millis = u64::try_from(snapshot.took.as_millis()).unwrap_or(u64::MAX);
     let left = Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
     let left = if percent < 100 && millis > 2000 { format!(", {} left", span(left)) } else { String::new() };
     let (done, open) = ("#".repeat(full), "-".repeat(BAR_CHARS - full));
-    format!("[{done}{open}] {percent:>3} %  {}{left}", figures(standing))
+    format!("[{done}{open}] {percent:>3} %  {}{left}", figures(snapshot))
 }
 
-fn figures(standing: Standing) -> String {
-    let counts = standing.counts;
-    let speed = rate(counts.total(), standing.took).map(|rate| format!(" ({}/s)", grouped(rate))).unwrap_or_default();
+fn figures(snapshot: Snapshot) -> String {
+    let counts = snapshot.counts;
+    let speed = rate(counts.total(), snapshot.took).map(|rate| format!(" ({}/s)", grouped(rate))).unwrap_or_default();
     format!(
         "{} done{speed}: {} accepted, {} known, {} refused",
         grouped(counts.total()),
@@ -156,14 +156,14 @@ mod tests {
     #[test]
     fn a_bar_says_how_far_it_is_and_how_long_it_takes() {
         let counts = Counts { accepted: 4_800, refused: 200, ..Counts::default() };
-        let mut standing = Standing { counts, bytes_read: 50, bytes_total: Some(200), took: Duration::from_secs(5) };
+        let mut snapshot = Snapshot { counts, bytes_read: 50, bytes_total: Some(200), took: Duration::from_secs(5) };
         assert_eq!(
-            bar(standing),
+            bar(snapshot),
             "[#####---------------]  25 %  5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused, 15.0 s left"
         );
-        standing.bytes_total = None;
-        assert_eq!(bar(standing), "5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused");
-        standing.bytes_total = Some(0);
-        assert_eq!(bar(standing), figures(standing));
+        snapshot.bytes_total = None;
+        assert_eq!(bar(snapshot), "5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused");
+        snapshot.bytes_total = Some(0);
+        assert_eq!(bar(snapshot), figures(snapshot));
     }
 }

@@ -17,7 +17,7 @@ use super::{Decision, Standing};
 use crate::domain::{Monotonic, NodeId};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum Finding {
     /// Another heartbeat may still be alive: it is waited for.
     Wait { other: NodeId },
     /// No other node lives, or the other one is to end: this one owns all shards.
@@ -41,7 +41,7 @@ impl Alone {
     }
 
     /// Takes in who lives at `now`, by observations that have no gap since `observed_since`. `is_revived`: this node had been declared dead.
-    pub fn take_in(&mut self, decision: &Decision, observed_since: Monotonic, is_revived: bool, now: Monotonic) -> Verdict {
+    pub fn take_in(&mut self, decision: &Decision, observed_since: Monotonic, is_revived: bool, now: Monotonic) -> Finding {
         let known = std::mem::take(&mut self.living_since);
         let living =
             decision.standings.iter().filter(|(_, standing)| matches!(standing, Standing::Assigned | Standing::Suspected));
@@ -49,15 +49,15 @@ impl Alone {
             living.map(|(node, _)| (*node, known.get(node).copied().unwrap_or(now).max(observed_since))).collect();
         let Some((&other, &since)) = self.living_since.first_key_value() else {
             self.is_alone = true;
-            return Verdict::Alone;
+            return Finding::Alone;
         };
         let has_lived_long = now.since(since) >= self.patience;
         match (self.is_alone, has_lived_long) {
-            (false, false) => Verdict::Wait { other },
-            (false, true) => Verdict::NotAlone { other },
-            (true, _) if is_revived => Verdict::NotAlone { other },
-            (true, true) if other < self.node => Verdict::NotAlone { other },
-            (true, _) => Verdict::Alone,
+            (false, false) => Finding::Wait { other },
+            (false, true) => Finding::NotAlone { other },
+            (true, _) if is_revived => Finding::NotAlone { other },
+            (true, true) if other < self.node => Finding::NotAlone { other },
+            (true, _) => Finding::Alone,
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
             Self { liveness: Liveness::new(TTL), alone: Alone::new(id, TTL) }
         }
 
-        fn read(&mut self, rows: Vec<(NodeId, Sign)>, is_revived: bool, millis: u64) -> Verdict {
+        fn read(&mut self, rows: Vec<(NodeId, Sign)>, is_revived: bool, millis: u64) -> Finding {
             self.liveness.take_in(rows, at(millis), at(millis));
             let decision = self.liveness.decide(&EtcdView::Known([].into()));
             self.alone.take_in(&decision, self.liveness.observed_since().unwrap(), is_revived, at(millis))
@@ -102,32 +102,32 @@ mod tests {
 
     #[test]
     fn the_first_node_is_alone_at_once() {
-        assert_eq!(Reader::new(node(2)).read(vec![], false, 0), Verdict::Alone);
+        assert_eq!(Reader::new(node(2)).read(vec![], false, 0), Finding::Alone);
     }
 
     #[test]
     fn heartbeats_that_say_dead_or_left_are_not_waited_for() {
         let dead = Sign { is_dead: true, ..sign(4) };
         let left = Sign { has_left: true, ..sign(4) };
-        assert_eq!(Reader::new(node(3)).read(vec![(node(1), dead), (node(2), left)], false, 0), Verdict::Alone);
+        assert_eq!(Reader::new(node(3)).read(vec![(node(1), dead), (node(2), left)], false, 0), Finding::Alone);
     }
 
     #[test]
     fn the_heartbeat_of_a_killed_node_is_waited_for_until_it_has_aged_a_ttl() {
         let mut reader = Reader::new(node(2));
         for millis in (0..3_000).step_by(500) {
-            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Verdict::Wait { other: node(1) });
+            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Finding::Wait { other: node(1) });
         }
-        assert_eq!(reader.read(vec![(node(1), sign(4))], false, 3_000), Verdict::Alone);
+        assert_eq!(reader.read(vec![(node(1), sign(4))], false, 3_000), Finding::Alone);
     }
 
     #[test]
     fn a_node_that_lives_is_not_pushed_aside() {
         let mut reader = Reader::new(node(2));
         for (counter, millis) in (0..).zip((0..6_000).step_by(500)) {
-            assert_eq!(reader.read(vec![(node(1), sign(counter))], false, millis), Verdict::Wait { other: node(1) });
+            assert_eq!(reader.read(vec![(node(1), sign(counter))], false, millis), Finding::Wait { other: node(1) });
         }
-        assert_eq!(reader.read(vec![(node(1), sign(99))], false, 6_000), Verdict::NotAlone { other: node(1) });
+        assert_eq!(reader.read(vec![(node(1), sign(99))], false, 6_000), Finding::NotAlone { other: node(1) });
     }
 
     #[test]
@@ -135,16 +135,16 @@ mod tests {
         let mut reader = Reader::new(node(2));
         reader.read(vec![(node(1), sign(4))], false, 0);
         for millis in (60_000..63_000).step_by(500) {
-            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Verdict::Wait { other: node(1) });
+            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Finding::Wait { other: node(1) });
         }
-        assert_eq!(reader.read(vec![(node(1), sign(4))], false, 63_000), Verdict::Alone);
+        assert_eq!(reader.read(vec![(node(1), sign(4))], false, 63_000), Finding::Alone);
     }
 
     #[test]
     fn a_node_that_was_declared_dead_ends_when_it_finds_another_in_its_place() {
         let mut reader = Reader::new(node(1));
         reader.read(vec![], false, 0);
-        assert_eq!(reader.read(vec![(node(2), sign(9))], true, 60_000), Verdict::NotAlone { other: node(2) });
+        assert_eq!(reader.read(vec![(node(2), sign(9))], true, 60_000), Finding::NotAlone { other: node(2) });
     }
 
     #[test]
@@ -153,9 +153,9 @@ mod tests {
         early.read(vec![], false, 0);
         late.read(vec![], false, 0);
         for (counter, millis) in (0..).zip((500..=6_500).step_by(500)) {
-            assert_eq!(early.read(vec![(node(2), sign(counter))], false, millis), Verdict::Alone);
-            let verdict = late.read(vec![(node(1), sign(counter))], false, millis);
-            assert_eq!(verdict == Verdict::NotAlone { other: node(1) }, millis == 6_500, "{millis} ms");
+            assert_eq!(early.read(vec![(node(2), sign(counter))], false, millis), Finding::Alone);
+            let finding = late.read(vec![(node(1), sign(counter))], false, millis);
+            assert_eq!(finding == Finding::NotAlone { other: node(1) }, millis == 6_500, "{millis} ms");
         }
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let mut reader = Reader::new(node(2));
         reader.read(vec![], false, 0);
         for millis in (500..9_000).step_by(500) {
-            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Verdict::Alone);
+            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Finding::Alone);
         }
     }
 }

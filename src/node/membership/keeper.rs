@@ -14,7 +14,7 @@ use super::settings::{Parts, Settings};
 use super::trust::TrustSource;
 use crate::clock;
 use crate::domain::{Monotonic, NodeId, Seldom};
-use crate::engine::liveness::alone::{Alone, Verdict};
+use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::streak::Blame;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
@@ -301,21 +301,21 @@ impl Keeper {
         };
         let observed_since = self.liveness.observed_since().unwrap_or(at.arrived_at);
         match alone.take_in(decision, observed_since, answer.is_revived, at.arrived_at) {
-            Verdict::Alone => {
+            Finding::Alone => {
                 self.is_waiting = false;
                 self.waits_for = None;
             }
-            Verdict::NotAlone { other } if !self.has_left => {
+            Finding::NotAlone { other } if !self.has_left => {
                 let row = answer.rows.iter().find(|row| row.node == other);
                 let (name, address) = row.map(|row| (row.name.clone(), row.address.clone())).unwrap_or_default();
                 return Err(Error::NotAlone { node: other, name, address });
             }
-            Verdict::Wait { other } if self.waits_for != Some(other) => {
+            Finding::Wait { other } if self.waits_for != Some(other) => {
                 self.waits_for = Some(other);
                 let patience = self.settings.ttl * 2;
                 tracing::warn!(%other, ?patience, "without --etcd one node runs at a time: waiting whether the other one still lives");
             }
-            Verdict::NotAlone { .. } | Verdict::Wait { .. } => {}
+            Finding::NotAlone { .. } | Finding::Wait { .. } => {}
         }
         // The first heartbeat comes before the first shard.
         Ok(own.map(|(node, _)| node).into_iter().collect())
