@@ -76,9 +76,10 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let service = Service::default();
     let api_metrics = api::Metrics::register(&mut registry);
+    let readiness_metrics = readiness::Metrics::register(&mut registry);
     let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
-    tasks.spawn("readiness", readiness::say(service.clone(), tasks.clone()));
+    tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {

@@ -1,35 +1,78 @@
-//! Says in the log when the node becomes ready, and when it no longer is.
+//! Says when the node becomes ready and when it no longer is: in the log, and in the metrics what is missing.
 
 use std::time::Duration;
 
 use crate::clock;
-use crate::node::service::Service;
+use crate::domain::Monotonic;
+use crate::node::service::{Missing, Service};
 use crate::shutdown::{Failure, Tasks};
+use crate::telemetry::{Family, Gauge, Registry};
 
 /// How often it is looked; what comes and goes in between is told by whatever it was.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// All that may be missing, by the names of `/readyz`.
+const WHATS: [&str; 7] = ["postgres", "kafka", "etcd", "clock", "claims", "batches", "draining"];
+
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    ready: Gauge,
+    missing: Family<[(&'static str, &'static str); 1], Gauge>,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        metrics.show(&[Missing { what: "postgres", why: String::new() }]);
+        registry.register("punctual_ready", "1 while /readyz answers 200", metrics.ready.clone());
+        registry.register("punctual_missing", "1 while this is what the node lacks to be ready", metrics.missing.clone());
+        metrics
+    }
+
+    fn show(&self, missing: &[Missing]) {
+        self.ready.set(i64::from(missing.is_empty()));
+        for what in WHATS {
+            let is_missing = missing.iter().any(|missing| missing.what == what);
+            self.missing.get_or_create(&[("what", what)]).set(i64::from(is_missing));
+        }
+    }
+}
 
 /// Runs until the node drains: the log says that by itself.
-pub async fn say(service: Service, tasks: Tasks) -> Result<(), Failure> {
-    let mut was_ready = false;
-    let mut changed_at = clock::monotonic();
+pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(), Failure> {
+    let mut said = Said { was_ready: false, changed_at: clock::monotonic() };
     loop {
-        let now = clock::monotonic();
         let missing = service.missing();
-        let is_ready = missing.is_empty();
-        if is_ready && !was_ready {
-            tracing::info!(after = ?now.since(changed_at), "ready");
-        } else if was_ready && !is_ready {
-            let reasons: Vec<String> = missing.into_iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
-            tracing::warn!(reasons = reasons.join("; "), after = ?now.since(changed_at), "not ready any more");
+        metrics.show(&missing);
+        if tasks.draining.is_cancelled() {
+            return Ok(());
         }
-        if was_ready != is_ready {
-            (was_ready, changed_at) = (is_ready, now);
-        }
+        said.say(missing, clock::monotonic());
         tokio::select! {
             () = clock::sleep(INTERVAL) => {}
-            () = tasks.draining.cancelled() => return Ok(()),
+            () = tasks.draining.cancelled() => {}
             () = tasks.stopping.cancelled() => return Ok(()),
         }
+    }
+}
+
+struct Said {
+    was_ready: bool,
+    changed_at: Monotonic,
+}
+
+impl Said {
+    fn say(&mut self, missing: Vec<Missing>, now: Monotonic) {
+        let is_ready = missing.is_empty();
+        if is_ready == self.was_ready {
+            return;
+        }
+        let after = now.since(self.changed_at);
+        if is_ready {
+            tracing::info!(?after, "ready");
+        } else {
+            let reasons: Vec<String> = missing.into_iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+            tracing::warn!(reasons = reasons.join("; "), ?after, "not ready any more");
+        }
+        (self.was_ready, self.changed_at) = (is_ready, now);
     }
 }
