@@ -13,7 +13,8 @@ use crate::support::{Database, Stack, eventually};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Enough for a session to be opened, and for a count.
 const ASIDE: Duration = Duration::from_millis(500);
-const PURPOSE: Purpose = Purpose { name: "impatience", deadline: PATIENCE, settings: &[] };
+/// What waits for a lock waits until it is released.
+const PURPOSE: Purpose = Purpose { name: "impatience", deadline: PATIENCE, settings: &[("lock_timeout", "0")] };
 const AT_WORK: &str =
     "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'punctual impatience'";
 
