@@ -226,7 +226,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     node.api().submit(&json!({ "topic": topic, "delay": 0, "payload_text": "x" })).await;
-    node.api().submit(&json!({ "topic": topic, "delay": 300, "payload_text": "x" })).await;
+    node.api().submit_all(&[json!({ "topic": topic, "delay": 300, "payload_text": "x" })]).await;
     consumer.wait_count(2, DEADLINE).await;
     let text = node.metrics().await;
     let described: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
