@@ -17,6 +17,8 @@ const ASIDE: Duration = Duration::from_millis(500);
 const PURPOSE: Purpose = Purpose { name: "impatience", deadline: PATIENCE, settings: &[("lock_timeout", "0")] };
 const AT_WORK: &str =
     "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'punctual impatience'";
+const WAITING: &str = "select count(*) from pg_locks where locktype = 'advisory' and not granted
+    and database = (select oid from pg_database where datname = current_database())";
 
 async fn number(open: &mut PgConnection, query: &'static str) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(query).fetch_one(open).await
@@ -32,10 +34,10 @@ async fn a_session_whose_caller_is_gone_counts_until_the_server_has_ended_its_st
     let waiting = async |open: &mut PgConnection| number(open, "select 1::bigint from pg_advisory_xact_lock(7)").await;
     for sessions in 1..=2 {
         let caller = pool.run("wait for a lock", waiting);
-        let is_at_work = eventually("it is at work", PATIENCE, async || number(&mut holder, AT_WORK).await.unwrap() == sessions);
+        let is_waiting = eventually("it waits", PATIENCE, async || number(&mut holder, WAITING).await.unwrap() == sessions);
         tokio::select! {
             answer = caller => panic!("nobody has released the lock: {answer:?}"),
-            () = is_at_work => {}
+            () = is_waiting => {}
         }
     }
     // A third one has to wait until one of them has ended.
