@@ -89,7 +89,7 @@ impl Problem {
 
     /// What keeps the node from being ready.
     pub fn not_ready(missing: Vec<Missing>) -> Self {
-        let lacks: Vec<String> = missing.iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+        let lacks: Vec<String> = missing.iter().map(Missing::to_string).collect();
         let more = More { missing, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
@@ -281,7 +281,7 @@ pub struct MissingJson<'a> {
 
 impl<'a> MissingJson<'a> {
     pub fn of(missing: &'a Missing) -> Self {
-        Self { what: missing.what, why: &missing.why }
+        Self { what: missing.what.name(), why: &missing.why }
     }
 }
 

@@ -32,7 +32,7 @@ use crate::node::named_store::NamedStore;
 use crate::node::placing::Placing;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::replacer::Replacer;
-use crate::node::service::{Missing, Service};
+use crate::node::service::{Lack, Missing, Service};
 use crate::node::settler::{self, Settler, Undone};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::wheel::{self, Entrance};
@@ -148,14 +148,14 @@ impl Parts {
 
     /// What the node waits for while it starts: Postgres, for this reason, and what else is away.
     pub fn missing(&self, reason: String) -> Vec<Missing> {
-        let mut missing = vec![Missing { what: "postgres", why: reason }];
+        let mut missing = vec![Missing { what: Lack::Postgres, why: reason }];
         if !self.contact.is_held() {
-            missing.push(Missing { what: "kafka", why: self.contact.trouble() });
+            missing.push(Missing { what: Lack::Kafka, why: self.contact.trouble() });
         }
         if let Some((_, view)) = &self.etcd
             && matches!(*view.borrow(), etcd::View::Away { .. })
         {
-            missing.push(Missing { what: "etcd", why: "it has not answered".to_owned() });
+            missing.push(Missing { what: Lack::Etcd, why: "it has not answered".to_owned() });
         }
         missing
     }

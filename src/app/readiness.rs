@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::node::service::{Missing, Service};
+use crate::node::service::{Lack, Missing, Service};
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};
 
 /// How often it is looked; what comes and goes in between is told by whatever it was.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// All that may be missing, by the names of `/readyz`.
-const WHATS: [&str; 7] = ["postgres", "kafka", "etcd", "clock", "claims", "batches", "draining"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -22,7 +20,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        metrics.show(&[Missing { what: "postgres", why: String::new() }]);
+        metrics.show(&[Missing { what: Lack::Postgres, why: String::new() }]);
         registry.register("punctual_ready", "1 while /readyz answers 200", metrics.ready.clone());
         registry.register("punctual_missing", "1 while this is what the node lacks to be ready", metrics.missing.clone());
         metrics
@@ -30,9 +28,9 @@ impl Metrics {
 
     fn show(&self, missing: &[Missing]) {
         self.ready.set(i64::from(missing.is_empty()));
-        for what in WHATS {
+        for what in Lack::ALL {
             let is_missing = missing.iter().any(|missing| missing.what == what);
-            self.missing.get_or_create(&[("what", what)]).set(i64::from(is_missing));
+            self.missing.get_or_create(&[("what", what.name())]).set(i64::from(is_missing));
         }
     }
 }
@@ -70,7 +68,7 @@ impl Said {
         if is_ready {
             tracing::info!(?after, "ready");
         } else {
-            let reasons: Vec<String> = missing.into_iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+            let reasons: Vec<String> = missing.iter().map(Missing::to_string).collect();
             tracing::warn!(reasons = reasons.join("; "), ?after, "not ready any more");
         }
         (self.was_ready, self.changed_at) = (is_ready, now);

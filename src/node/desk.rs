@@ -18,8 +18,8 @@ use super::membership::Standing;
 use super::metrics::Metrics;
 use super::replacer::Replacer;
 use super::service::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Missing, NodeView, PARKED_SHOWN_MAX, Page,
-    ParkedTopic, Placed, Refusal, Trouble,
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
+    Page, ParkedTopic, Placed, Refusal, Trouble,
 };
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
@@ -361,10 +361,10 @@ impl Desk {
     pub fn missing(&self) -> Vec<Missing> {
         let standing = self.standing.borrow().clone();
         // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
-        if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == "etcd") {
+        if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == Lack::Etcd) {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
-        let counts = |what: &str| what != "etcd" || !self.has_seen_etcd.load(Ordering::Relaxed);
+        let counts = |what: Lack| what != Lack::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
         // The membership knows why there is no heartbeat, the gate that there is none.
         let mut missing: Vec<Missing> = standing.missing.into_iter().filter(|missing| counts(missing.what)).collect();
         for more in self.gate.missing() {

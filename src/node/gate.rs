@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::membership::TrustHandle;
-use super::service::Missing;
+use super::service::{Lack, Missing};
 use crate::clock::ClusterClock;
 use crate::kafka::Contact;
 
@@ -71,14 +71,14 @@ impl Gate {
     /// What keeps the node from claiming and publishing, besides what its membership says; empty when it is ready.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
-        let mut add = |is_missing: bool, what: &'static str, why: String| {
+        let mut add = |is_missing: bool, what: Lack, why: String| {
             if is_missing {
                 missing.push(Missing { what, why });
             }
         };
-        add(self.draining.is_cancelled(), "draining", "the node is shutting down".to_owned());
-        add(!self.has_broker(), "kafka", self.contact.trouble());
-        add(!self.may_publish(), "postgres", "no heartbeat vouches for this node".to_owned());
+        add(self.draining.is_cancelled(), Lack::Draining, "the node is shutting down".to_owned());
+        add(!self.has_broker(), Lack::Kafka, self.contact.trouble());
+        add(!self.may_publish(), Lack::Postgres, "no heartbeat vouches for this node".to_owned());
         missing
     }
 }

@@ -10,8 +10,8 @@ use super::desk::Desk;
 use crate::domain::{Cursor, Selection, TaskId, TaskName, TaskView, TopicName};
 
 pub use words::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, PARKED_SHOWN_MAX,
-    Page, ParkedTopic, Placed, Refusal, Trouble,
+    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView,
+    PARKED_SHOWN_MAX, Page, ParkedTopic, Placed, Refusal, Trouble,
 };
 
 /// What a node does for its API. Cheap to clone.
@@ -38,8 +38,7 @@ struct Front {
 impl Front {
     fn open(&self) -> Result<&Desk, String> {
         self.desk.get().ok_or_else(|| {
-            let missing: Vec<String> =
-                self.missing().into_iter().map(|missing| format!("{}: {}", missing.what, missing.why)).collect();
+            let missing: Vec<String> = self.missing().into_iter().map(|missing| missing.to_string()).collect();
             format!("the node is starting ({})", missing.join("; "))
         })
     }
@@ -68,7 +67,7 @@ macro_rules! ask {
 
 impl Default for Service {
     fn default() -> Self {
-        let starting = Missing { what: "postgres", why: "not reached yet".to_owned() };
+        let starting = Missing { what: Lack::Postgres, why: "not reached yet".to_owned() };
         Self { backing: Backing::Node(Arc::new(Front { desk: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
     }
 }

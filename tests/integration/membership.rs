@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use punctual::clock;
 use punctual::engine::liveness::broker::BrokerContact;
+use punctual::node::service::Lack;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::proxy::{Proxy, Target};
@@ -118,7 +119,7 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(!trust.holds(0));
     assert_eq!(second.standing().mine.len(), 32, "it cannot know, and does no harm");
-    assert_eq!(second.standing().missing[0].what, "postgres");
+    assert_eq!(second.standing().missing[0].what, Lack::Postgres);
     proxy.open().await;
     let generation = tokio::time::timeout(SOON, trust.regained()).await.unwrap();
     assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use punctual::etcd::State;
+use punctual::node::service::Lack;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::{OwnStack, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(90);
 
 async fn pair(cluster: &Cluster) -> [Node; 2] {
     let nodes = [cluster.node("first"), cluster.node("second")];
@@ -37,7 +38,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]));
     eventually("only etcd is missing", SOON, async || {
-        nodes[0].standing().missing.iter().map(|missing| missing.what).eq(["etcd"])
+        nodes[0].standing().missing.iter().map(|missing| missing.what).eq([Lack::Etcd])
     })
     .await;
     let trust = nodes[0].membership.trust();

@@ -18,7 +18,7 @@ use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::streak::Blame;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
-use crate::node::service::Missing;
+use crate::node::service::{Lack, Missing};
 use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
 use crate::shutdown::{Failure, chain};
 use crate::{etcd, postgres};
@@ -193,7 +193,7 @@ impl Keeper {
         if self.failing_said.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
         }
-        Some(Missing { what: "claims", why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
+        Some(Missing { what: Lack::Claims, why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
     }
 
     /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to be alone it only reads.
@@ -350,23 +350,23 @@ impl Keeper {
                 Some(other) => format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first"),
                 None => "no heartbeat has been written yet".to_owned(),
             };
-            missing.push(Missing { what: "postgres", why });
+            missing.push(Missing { what: Lack::Postgres, why });
         }
         // Without Postgres claims fail as well, and that is said already.
         if self.failures == 0 {
             missing.extend(self.failing_claims(now));
             missing.extend(self.parts.progress.failing_adopter(now).map(|failing| Missing {
-                what: "batches",
+                what: Lack::Batches,
                 why: format!("they could not be looked after for {} s: {}", now.since(failing.since).as_secs(), failing.why),
             }));
         }
         if let Some((_, view)) = &self.parts.etcd
             && let etcd::View::Away { since } = *view.borrow()
         {
-            missing.push(Missing { what: "etcd", why: format!("no answer for {} s", now.since(since).as_secs()) });
+            missing.push(Missing { what: Lack::Etcd, why: format!("no answer for {} s", now.since(since).as_secs()) });
         }
         if !self.parts.clock.is_steady() {
-            missing.push(Missing { what: "clock", why: "the clock of Postgres is unknown, or has jumped".to_owned() });
+            missing.push(Missing { what: Lack::Clock, why: "the clock of Postgres is unknown, or has jumped".to_owned() });
         }
         self.out.board.show_missing(missing);
     }

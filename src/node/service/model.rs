@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Missing, NodeView, Page, ParkedTopic, Placed,
-    Refusal, Trouble,
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, Page, ParkedTopic,
+    Placed, Refusal, Trouble,
 };
 use crate::domain::{
     Cursor, Kept, NewTask, NodeId, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
@@ -273,7 +273,7 @@ impl Model {
     }
 
     pub fn missing(&self) -> Vec<Missing> {
-        let draining = Missing { what: "draining", why: "the node is about to leave".to_owned() };
+        let draining = Missing { what: Lack::Draining, why: "the node is about to leave".to_owned() };
         if self.is_draining() { vec![draining] } else { Vec::new() }
     }
 

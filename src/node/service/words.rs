@@ -1,5 +1,6 @@
 //! The words that pass between a node and its API.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::domain::{
@@ -211,7 +212,46 @@ pub struct Backlog {
 /// A server that is missing, or a state that keeps the node from being ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
-    /// `postgres`, `kafka`, `etcd`, `clock`, `claims`, `batches`, `draining`.
-    pub what: &'static str,
+    pub what: Lack,
     pub why: String,
+}
+
+/// All that a node may lack to be ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    Postgres,
+    Kafka,
+    /// Until it was seen once.
+    Etcd,
+    /// The cluster's clock is unknown, or has jumped.
+    Clock,
+    /// None succeeds.
+    Claims,
+    /// The node cannot look after its own.
+    Batches,
+    Draining,
+}
+
+impl Lack {
+    pub const ALL: [Self; 7] =
+        [Self::Postgres, Self::Kafka, Self::Etcd, Self::Clock, Self::Claims, Self::Batches, Self::Draining];
+
+    /// As `/readyz`, the log and the metrics show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Kafka => "kafka",
+            Self::Etcd => "etcd",
+            Self::Clock => "clock",
+            Self::Claims => "claims",
+            Self::Batches => "batches",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what.name(), self.why)
+    }
 }
