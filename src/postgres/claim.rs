@@ -77,7 +77,7 @@ pub struct Claims {
 
 impl Claims {
     pub fn new(settings: &Settings) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE) }
+        Self { connection: Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY) }
     }
 
     /// Claims what `request` names.
@@ -87,7 +87,25 @@ impl Claims {
     pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;
-        read(&row, request.batch).map_err(|error| Error::new(what, error.into()))
+        let mut answer = read(&row, request.batch).map_err(|error| Error::new(what, error.into()))?;
+        if let Claimed::TooLarge { first } = &mut answer.claimed {
+            *first = self.lowest(source, request).await?;
+        }
+        Ok(answer)
+    }
+
+    /// The lowest id of a range that is too large, so that the next, smaller one begins where there is something; it may be one that is left out.
+    async fn lowest(&mut self, source: Source, request: Request<'_>) -> Result<Option<Uuid>, Error> {
+        let text = match source {
+            Source::Task => LOWEST_IN_TASK,
+            Source::Far => LOWEST_IN_FAR,
+        };
+        let range = request.range;
+        self.connection
+            .run("look for the lowest id of a range", async |connection| {
+                sqlx::query_scalar(text).bind(request.shards).bind(range.from).bind(range.to).fetch_optional(connection).await
+            })
+            .await
     }
 
     /// True when nothing could be claimed: a look that costs a third of a claim, for a node that has nothing to do.
@@ -160,24 +178,25 @@ impl Source {
     }
 }
 
-/// Parts of the claim: the key of `task` begins with the shard, that of `task_far` does not.
+/// The key of `task` begins with the shard, that of `task_far` does not.
 const LOWEST_IN_TASK: &str = "-- lowest in task
-    select lowest.id from unnest($1) as shards (shard) cross join lateral (
-      select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
-    ) lowest
-    order by lowest.id limit 1";
+select lowest.id from unnest($1) as shards (shard) cross join lateral (
+  select id from task where task.shard = shards.shard and id >= $2 and id < $3 order by id limit 1
+) lowest
+order by lowest.id limit 1";
 const LOWEST_IN_FAR: &str = "-- lowest in far
-    select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1";
+select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1";
+
+/// A claim makes and frees some megabytes of arrays. glibc's malloc gives what is freed back to the kernel, and each claim has it mapped and zeroed anew, page
+/// by page: a fifth of its CPU. Once a block of 4 MiB was freed, it keeps up to twice as much instead (mallopt(3), on the dynamic threshold); another malloc
+/// takes no harm from it. See docs/decisions/0019.
+const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat('x', 4194304))";
 
 /// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
-/// `octet_length` of a toasted value does not fetch it. Of a range that is too large the lowest id is told, so that the next, smaller one begins where there is
-/// something; it may be one that is left out. All arrays are built once, in one row, and kept and answered from there.
+/// `octet_length` of a toasted value does not fetch it. Each array is built once, by the insert that keeps it, and answered from there: what else holds them
+/// copies them all. Both inserts read the rows in the one order in which the delete left them.
 fn claim_text(source: Source) -> String {
     let table = source.table();
-    let lowest = match source {
-        Source::Task => LOWEST_IN_TASK,
-        Source::Far => LOWEST_IN_FAR,
-    };
     format!(
         "-- claim
 with size as materialized (
@@ -193,28 +212,26 @@ with size as materialized (
   where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
     and (select rows <= $8 and (bytes <= $9 or rows = 1) from size)
   returning id, topic, key, payload, headers, name, first_id, attempt
-), arrays as materialized (
-  select
-    count(*) as rows, array_agg(id) as ids, array_agg(topic) as topics, array_agg(key) as keys, array_agg(payload) as payloads,
-    array_agg(headers) as headers,
-    case when count(name) > 0 then array_agg(name) end as names,
-    case when count(first_id) > 0 then array_agg(first_id) end as first_ids,
-    case when count(first_id) > 0 then array_agg(attempt) end as attempts
-  from taken
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names)
-  select $6, $7, clock_timestamp(), rows, ids, first_ids, attempts, names from arrays where rows > 0
+  select
+    $6, $7, clock_timestamp(), count(*), array_agg(id),
+    case when count(first_id) > 0 then array_agg(first_id) end,
+    case when count(first_id) > 0 then array_agg(attempt) end,
+    case when count(name) > 0 then array_agg(name) end
+  from taken having count(*) > 0
+  returning ids, first_ids, attempts, names
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select $6, topics, keys, payloads, headers from arrays where rows > 0
+  select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken having count(*) > 0
+  returning topics, keys, payloads, headers
 )
 select
   (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
   (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
   size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
-  case when size.rows > $8 or (size.bytes > $9 and size.rows > 1) then ({lowest}) end as first,
   ids, first_ids, attempts, names, topics, keys, payloads, headers
-from size, arrays"
+from size left join batch on true left join payload on true"
     )
 }
 
@@ -238,8 +255,8 @@ fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {
     let now = Timestamp::from_micros(row.try_get(0)?);
     let spent = Duration::from_micros(u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0));
     let claimed = match row.try_get(2)? {
-        true => Claimed::TooLarge { first: row.try_get(3)? },
-        false => read_batch(row, 4, batch)?.map_or(Claimed::Nothing, Claimed::Batch),
+        true => Claimed::TooLarge { first: None },
+        false => read_batch(row, 3, batch)?.map_or(Claimed::Nothing, Claimed::Batch),
     };
     Ok(Answer { claimed, now, spent })
 }

@@ -124,6 +124,8 @@ pub struct Purpose {
 pub struct Connection {
     purpose: Purpose,
     options: PgConnectOptions,
+    /// The first statement of each session.
+    beginning: Option<&'static str>,
     open: Option<PgConnection>,
     /// When it was last taken up for a statement, or given back.
     used_at: Monotonic,
@@ -157,7 +159,19 @@ impl Connection {
                 (PINNED, "on"),
             ])
             .options(purpose.settings.iter().copied());
-        Self { purpose, options, open: None, used_at: Monotonic::default(), slow_said: Seldom::new(SAY_SLOW_EVERY) }
+        Self {
+            purpose,
+            options,
+            beginning: None,
+            open: None,
+            used_at: Monotonic::default(),
+            slow_said: Seldom::new(SAY_SLOW_EVERY),
+        }
+    }
+
+    /// A connection each session of which begins with this statement.
+    pub fn beginning_with(self, statement: &'static str) -> Self {
+        Self { beginning: Some(statement), ..self }
     }
 
     /// The open connection, after opening it when need be.
@@ -166,7 +180,7 @@ impl Connection {
             Some(open) => open,
             None => {
                 let what = format!("connect for {}", self.purpose.name);
-                within(self.connect_deadline(), self.options.connect())
+                within(self.connect_deadline(), self.connect())
                     .await
                     // Whatever the reason, callers wait and try again.
                     .map_err(|source| Error::Unreachable { what, source })?
@@ -174,6 +188,14 @@ impl Connection {
         };
         self.used_at = clock::monotonic();
         Ok(self.open.insert(connection))
+    }
+
+    async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        let mut open = self.options.connect().await?;
+        if let Some(statement) = self.beginning {
+            sqlx::query(statement).execute(&mut open).await?;
+        }
+        Ok(open)
     }
 
     /// The connection that is open, unless it has died of idleness.

@@ -16,6 +16,7 @@ mod support;
 mod bad_input;
 mod bench;
 mod cancel;
+mod claims;
 mod claims_fail;
 mod cluster;
 mod command_line;

@@ -1,0 +1,158 @@
+//! The claim statement: what it answers, what it keeps, and what it costs the server.
+
+use std::time::Duration;
+
+use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
+use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::{Settings, schema};
+use sqlx::postgres::PgConnection;
+use uuid::Uuid;
+
+use crate::support::{Database, Stack};
+
+const SHARDS: i16 = 64;
+
+/// Tasks with a payload that begins with their id; every third has a key, every fifth a name, and every seventh is a second attempt.
+const STORE: &str = "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
+  select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end, uuid_send(id) || $3, case when n % 2 = 0 then uuid_send(id) end,
+    case when n % 5 = 0 then id::text end, case when n % 7 = 0 then id end, case when n % 7 = 0 then 2 end
+  from unnest($1::smallint[], $2::uuid[]) with ordinality as tasks (shard, id, n)";
+/// How many of the tasks are kept just as STORE made them.
+const KEPT: &str = "select count(*)
+  from execlog_batch join execlog_payload using (batch),
+    unnest(ids, names, first_ids, attempts, topics, keys, payloads, headers) as u (id, name, first_id, attempt, topic, key, payload, header)
+  where batch = $1 and payload = uuid_send(id) || $2 and topic ~ '^topic-[0-3]$' and coalesce(key, uuid_send(id)) = uuid_send(id)
+    and coalesce(header, uuid_send(id)) = uuid_send(id) and coalesce(name, id::text) = id::text
+    and coalesce(first_id, id) = id and (first_id is null) = (attempt is null)";
+const SESSION: &str =
+    "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim'";
+
+struct Stage {
+    /// Gone with the stage.
+    _database: Database,
+    sql: PgConnection,
+    claims: Claims,
+    shards: Vec<i16>,
+    now: Timestamp,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let database = Database::create(&Stack::shared(), "claims").await;
+        let (mut sql, settings) = (database.connect().await, Settings::new(&database.url).unwrap());
+        let hour = Duration::from_secs(3600);
+        let wishes = ClusterWishes { leaf: Some(hour), horizon: Some(2 * hour), ..ClusterWishes::default() };
+        schema::migrate(&settings, wishes).await.unwrap();
+        let micros: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+            .fetch_one(&mut sql)
+            .await
+            .unwrap();
+        Self {
+            _database: database,
+            sql,
+            claims: Claims::new(&settings),
+            shards: (0..SHARDS).collect(),
+            now: Timestamp::from_micros(micros),
+        }
+    }
+
+    /// Stores so many tasks, all due in that second from now on.
+    async fn store(&mut self, second: u64, count: usize, filling: &[u8]) {
+        let due_at = self.now.plus(Duration::from_secs(second));
+        let ids: Vec<TaskId> = (0..SHARDS)
+            .cycle()
+            .take(count)
+            .map(|shard| TaskId::new(due_at, Shard::new(shard.cast_unsigned()), rand::random()))
+            .collect();
+        let stored = sqlx::query(STORE)
+            .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
+            .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<Uuid>>())
+            .bind(filling)
+            .execute(&mut self.sql)
+            .await
+            .unwrap();
+        assert_eq!(usize::try_from(stored.rows_affected()), Ok(count));
+    }
+
+    async fn claim(&mut self, second: u64) -> (BatchId, Claimed) {
+        let (from, to) = (self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
+        let batch = BatchId::new(self.now, 0, rand::random());
+        let owner = NodeId::new(self.now, 0, 1);
+        let range = IdRange::of_times(from, to);
+        let request = Request { batch, owner, shards: &self.shards, range, left_out: &[], quarantined: &[] };
+        (batch, self.claims.claim(Source::Task, request).await.unwrap().claimed)
+    }
+
+    async fn claim_batch(&mut self, second: u64) -> Batch {
+        match self.claim(second).await.1 {
+            Claimed::Batch(batch) => batch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The pages that the kernel has mapped for the session that claims.
+    async fn pages_mapped(&mut self) -> u64 {
+        let pid: i32 = sqlx::query_scalar(SESSION).fetch_one(&mut self.sql).await.unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // proc(5): the tenth field; the second one is a name in brackets.
+        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(7)).unwrap().parse().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
+    let mut stage = Stage::new().await;
+    stage.store(0, 1_000, b"filling").await;
+    let (batch, claimed) = stage.claim(0).await;
+    let Claimed::Batch(answered) = claimed else { panic!("{claimed:?}") };
+    assert_eq!(answered.len(), 1_000);
+    for task in answered.tasks() {
+        let id = task.id.uuid();
+        assert_eq!(task.payload, Some([id.as_bytes().as_slice(), b"filling"].concat().as_slice()));
+        assert!(task.key.is_none_or(|key| key == id.as_bytes()) && [&[], id.as_bytes().as_slice()].contains(&task.headers));
+        assert!(task.name.is_none_or(|name| name == id.to_string().as_bytes()));
+        assert_eq!((task.first_id, task.attempt == 1 || task.attempt == 2), (task.id, true));
+    }
+    let count_of = |held: fn(&punctual::domain::batch::BatchTask<'_>) -> bool| answered.tasks().filter(held).count();
+    assert_eq!((count_of(|task| task.key.is_some()), count_of(|task| task.name.is_some())), (333, 200));
+    assert_eq!((count_of(|task| task.attempt == 2), count_of(|task| task.headers.is_empty())), (142, 500));
+    let kept: i64 =
+        sqlx::query_scalar(KEPT).bind(batch.uuid()).bind(b"filling".as_slice()).fetch_one(&mut stage.sql).await.unwrap();
+    assert_eq!(kept, 1_000);
+    let left: i64 = sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
+    assert_eq!(left, 0);
+    assert!(matches!(stage.claim(0).await.1, Claimed::Nothing), "a second claim finds nothing");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_too_large_takes_nothing_and_tells_the_lowest_id() {
+    let mut stage = Stage::new().await;
+    stage.store(0, 4_001, b"").await;
+    let lowest: Uuid = sqlx::query_scalar("select id from task order by id limit 1").fetch_one(&mut stage.sql).await.unwrap();
+    let (_, claimed) = stage.claim(0).await;
+    assert!(matches!(claimed, Claimed::TooLarge { first: Some(first) } if first == lowest), "{claimed:?}");
+    let left: i64 = sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
+    let batches: i64 = sqlx::query_scalar("select count(*) from execlog_batch").fetch_one(&mut stage.sql).await.unwrap();
+    assert_eq!((left, batches), (4_001, 0));
+}
+
+/// 1,000 payloads of 1 kB pass through the session eight times and more, which is 2,000 pages and more; what is mapped all the same are pages of tables that
+/// the session had not seen before.
+#[tokio::test]
+async fn a_claim_works_in_the_memory_of_the_one_before() {
+    const CLAIMS: u64 = 16;
+    const PAGES_MAX: u64 = 400;
+    let mut stage = Stage::new().await;
+    for second in 0..CLAIMS {
+        stage.store(second, 1_000, &[7; 1_000]).await;
+    }
+    for second in 0..CLAIMS / 2 {
+        assert_eq!(stage.claim_batch(second).await.len(), 1_000);
+    }
+    let before = stage.pages_mapped().await;
+    for second in CLAIMS / 2..CLAIMS {
+        assert_eq!(stage.claim_batch(second).await.len(), 1_000);
+    }
+    let per_claim = (stage.pages_mapped().await - before) / (CLAIMS / 2);
+    assert!(per_claim <= PAGES_MAX, "{per_claim} pages were mapped for each claim");
+}
