@@ -190,7 +190,7 @@ select id from task_far where shard = any($1) and id >= $2 and id < $3 order by 
 /// A claim makes and frees some megabytes of arrays. glibc's malloc gives what is freed back to the kernel, and each claim has it mapped and zeroed anew, page
 /// by page: a fifth of its CPU. Once a block of 4 MiB was freed, it keeps up to twice as much instead (mallopt(3), on the dynamic threshold); another malloc
 /// takes no harm from it. See docs/decisions/0019.
-const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat('x', 4194304))";
+const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x', 4096), 1024))";
 
 /// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
 /// `octet_length` of a toasted value does not fetch it. Each array is built once, by the insert that keeps it, and answered from there: what else holds them
