@@ -23,7 +23,7 @@ use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
 use crate::results::Results;
-use crate::servers::{Place, Servers, WRITE_BACK, write_back};
+use crate::servers::{COMMIT, Place, Servers, WRITE_BACK, commit, write_back};
 use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
@@ -40,6 +40,7 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
     let cells: Vec<Cell> =
         cells.into_iter().filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name)).collect();
     let mut is_warm = size == Size::Tiny;
+    let commit = commit();
     for cell in &cells {
         println!("\n== {}: {}", cell.name, cell.title);
         for who in &cell.contenders {
@@ -57,6 +58,7 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
                 .await
                 .map_err(|failure| format!("{}, {}: {failure}", cell.name, who.label()))?;
             report.settings.insert(WRITE_BACK.to_owned(), write_back());
+            report.settings.insert(COMMIT.to_owned(), commit.clone());
             results.store(cell.name, *who, &report)?;
             println!("   {}: {} ({:.0} s)", who.label(), short(&report), started_at.elapsed().as_secs_f64());
         }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use punctual::bench::quantiles::shown;
 use punctual::bench::report::Report;
@@ -14,7 +13,7 @@ use crate::Failure;
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
-use crate::servers::{Servers, WRITE_BACK};
+use crate::servers::{COMMIT, Servers, WRITE_BACK, said};
 
 /// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is not the floor: 7 to 11, a quarter more or less.
 const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
@@ -29,10 +28,11 @@ pub fn show(results: &Results) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page and its pictures. What was not measured in full is shown as the short run measured it, if it did.
+/// Writes the page and its pictures. What was not measured in full is shown as the short run measured it, if it did, and else stays as the page has it.
 pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
+    let earlier = fs::read_to_string(docs.join("benchmarks.md")).unwrap_or_default();
     let short = Results::open(&servers.folder, Size::Short)?;
     let mut page = METHOD.to_owned();
     page.push_str(&circumstances(servers, size).await?);
@@ -40,7 +40,16 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     for cell in plan::cells(size) {
         let shorter = plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
         let (cell, results) = match shorter {
-            Some(shorter) if !is_measured(results, &cell)? => (shorter, &short),
+            Some(shorter) if !is_measured(results, &cell)? => {
+                let titles = [&cell.title, &shorter.title];
+                if let (false, Some(kept)) =
+                    (is_measured(&short, &shorter)?, titles.iter().find_map(|title| kept(&earlier, title)))
+                {
+                    page.push_str(kept);
+                    continue;
+                }
+                (shorter, &short)
+            }
             _ => (cell, results),
         };
         page.push_str(&section(results, &cell)?);
@@ -52,6 +61,14 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     fs::write(docs.join("benchmarks.md"), page.trim_end().to_owned() + "\n")?;
     println!("wrote docs/benchmarks.md");
     Ok(())
+}
+
+/// The section of this title, with its picture, of the page as it was.
+fn kept<'a>(earlier: &'a str, title: &str) -> Option<&'a str> {
+    let begin = earlier.find(&format!("\n## {title}\n"))? + 1;
+    let section = &earlier[begin..];
+    let section = section.find("\n## ").map_or(section, |end| &section[..=end]);
+    section.contains("Measured from").then_some(section)
 }
 
 fn is_measured(results: &Results, cell: &Cell) -> Result<bool, Failure> {
@@ -77,7 +94,10 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     };
     text.push_str(&line("made by", made_by));
     text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
-    text.push_str(&line("commit", &said("git", &["describe", "--always", "--dirty"])));
+    text.push_str(&line(
+        "measured",
+        "when and at which commit stands in each section; what this run did not get to is as an earlier one left it",
+    ));
     text.push_str(&line("machine", &machine()));
     text.push_str(&line("Postgres", &format!("{}; {}", servers.version().await?, servers.settings().await?)));
     text.push_str(&line("Kafka", "4.3.1, one broker (KRaft), default flush; topics with LogAppendTime"));
@@ -101,12 +121,6 @@ fn machine() -> String {
     let gib = kib.unwrap_or_default() / 1_048_576.0;
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!("{cores} cores of {model}, {gib:.0} GiB; everything on it: Postgres, Kafka, etcd, nodes, load, consumer")
-}
-
-/// What a program prints, in a line.
-fn said(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 /// Whether the opponents were what they should be, in this run, or in the short one where this one did not get to them.
@@ -147,8 +161,10 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     }
     let begun_at: Option<String> =
         rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).filter(|at: &String| !at.is_empty()).min();
-    let begun_at = begun_at.map(|at| format!(" Measured from {} UTC on.", at.replace('T', " "))).unwrap_or_default();
-    writeln!(text, "Asked for: {}.{begun_at}{}\n", cell.goal, written_back(&rows))?;
+    let commits = settings(&rows, COMMIT).map(|commits| format!(", at {commits}")).unwrap_or_default();
+    let begun_at = begun_at.map(|at| format!(" Measured from {} UTC on{commits}.", at.replace('T', " "))).unwrap_or_default();
+    let write_back = settings(&rows, WRITE_BACK).map(|ways| format!(" The kernel's write-back: {ways}.")).unwrap_or_default();
+    writeln!(text, "Asked for: {}.{begun_at}{write_back}\n", cell.goal)?;
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
     if !ratios.is_empty() {
@@ -162,12 +178,12 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// How the kernel wrote back while these were measured.
-fn written_back(rows: &[(Who, Report)]) -> String {
-    let mut ways: Vec<&str> = rows.iter().filter_map(|(_, report)| report.settings.get(WRITE_BACK)).map(String::as_str).collect();
-    ways.sort_unstable();
-    ways.dedup();
-    if ways.is_empty() { String::new() } else { format!(" The kernel's write-back: {}.", ways.join("; ")) }
+/// What a setting was while these were measured: mostly one value.
+fn settings(rows: &[(Who, Report)], name: &str) -> Option<String> {
+    let mut values: Vec<&str> = rows.iter().filter_map(|(_, report)| report.settings.get(name)).map(String::as_str).collect();
+    values.sort_unstable();
+    values.dedup();
+    (!values.is_empty()).then(|| values.join("; "))
 }
 
 fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {

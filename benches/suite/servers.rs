@@ -1,6 +1,7 @@
 //! The servers, and what is made on them for each run: a database and a topic of its own.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -12,6 +13,8 @@ use crate::Failure;
 
 /// The setting of a report under which [`write_back`] is told.
 pub const WRITE_BACK: &str = "write-back";
+/// The setting of a report under which [`commit`] is told.
+pub const COMMIT: &str = "commit";
 
 pub struct Servers {
     database_url: String,
@@ -140,6 +143,18 @@ pub fn write_back() -> String {
     };
     let from = if bytes > 0 { format!("{} MiB", bytes >> 20) } else { format!("{percent} % of the memory") };
     format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
+}
+
+/// What is checked out, and whether the programs were changed in it: the pages that a run writes do not count.
+pub fn commit() -> String {
+    let is_changed = !said("git", &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"]).is_empty();
+    format!("{}{}", said("git", &["rev-parse", "--short", "HEAD"]), if is_changed { " with changes" } else { "" })
+}
+
+/// What a program prints, in a line.
+pub fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 fn millis(span: Duration) -> String {
