@@ -288,6 +288,21 @@ fn a_receipt_says_where_the_record_is_and_when_it_came() {
 }
 
 #[test]
+fn a_receipt_may_be_of_a_record_at_the_same_place_of_another_incarnation() {
+    let mut history = history();
+    let due_at = publish(&mut history, 1, DELETED);
+    let (from, to) = (due_at + 30_000, due_at + 35_000);
+    history.topics[DELETED].absences.push((from, to));
+    operation(&mut history, Kind::TopicDeleted, from, to);
+    let again = Arrival { incarnation: 1, at: to + 500, ..history.records[0].clone() };
+    (history.lines[0].published_at, history.lines[0].lateness) = (Some(again.at), Some(again.at - due_at));
+    history.records.push(again);
+    assert_eq!(rules(&history), []);
+    history.lines[0].lateness = Some(0);
+    assert_eq!(rules(&history), [Rule::WrongReceipt]);
+}
+
+#[test]
 fn a_receipt_without_an_offset_is_none_also_in_a_topic_that_was_deleted() {
     let mut history = history();
     let due_at = publish(&mut history, 1, DELETED);
