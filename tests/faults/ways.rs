@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::plan::{NODES, Server};
 use crate::support::api::client;
+use crate::support::{now_ms, wait};
 
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// A delay of the plan is at most 800 ms, and a fifth of jitter.
-const HELD_BACK_MAX: Duration = Duration::from_secs(1);
+const HELD_BACK_MAX_MS: i64 = 1_000;
 
 /// All ways of a breakable stack.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ impl Ways {
     pub async fn cure(&self, server: Server, node: u8) {
         self.cut(server, node).await;
         // It does not tell when it has forgotten a connection: when what it still holds back has come out.
-        tokio::time::sleep(HELD_BACK_MAX).await;
+        wait::until(now_ms() + HELD_BACK_MAX_MS).await;
         self.call(Method::DELETE, &format!("/proxies/{}/toxics/fault", name_of(server, node)), None).await;
         self.mend(server, node).await;
     }
