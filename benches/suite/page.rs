@@ -20,6 +20,9 @@ const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
 /// A poller that bursts more slowly than this, in tasks per second, is lame.
 const POLLER_BURST_MIN: f64 = 33_000.0;
 
+/// What a section without results says.
+const NOT_MEASURED: &str = "Not measured.";
+
 const METHOD: &str = include_str!("method.txt");
 
 /// Prints the tables.
@@ -39,16 +42,12 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     page.push_str(&verdict(results, &short)?);
     for cell in plan::cells(size) {
         let shorter = plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
-        let (cell, results) = match shorter {
-            Some(shorter) if !is_measured(results, &cell)? => {
-                let titles = [&cell.title, &shorter.title];
-                if let (false, Some(kept)) =
-                    (is_measured(&short, &shorter)?, titles.iter().find_map(|title| kept(&earlier, title)))
-                {
-                    page.push_str(kept);
-                    continue;
-                }
-                (shorter, &short)
+        let in_short = shorter.filter(|shorter| is_measured(&short, shorter));
+        let (cell, results) = match (is_measured(results, &cell), in_short, kept(&earlier, &cell.title)) {
+            (false, Some(shorter), _) => (shorter, &short),
+            (false, None, Some(kept)) => {
+                page.push_str(kept);
+                continue;
             }
             _ => (cell, results),
         };
@@ -67,17 +66,11 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
 fn kept<'a>(earlier: &'a str, title: &str) -> Option<&'a str> {
     let begin = earlier.find(&format!("\n## {title}\n"))? + 1;
     let section = &earlier[begin..];
-    let section = section.find("\n## ").map_or(section, |end| &section[..=end]);
-    section.contains("Measured from").then_some(section)
+    Some(section.find("\n## ").map_or(section, |end| &section[..=end])).filter(|section| !section.contains(NOT_MEASURED))
 }
 
-fn is_measured(results: &Results, cell: &Cell) -> Result<bool, Failure> {
-    for who in &cell.contenders {
-        if results.load(cell.name, *who)?.is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn is_measured(results: &Results, cell: &Cell) -> bool {
+    cell.contenders.iter().any(|who| results.path(cell.name, *who).exists())
 }
 
 fn tables(results: &Results, size: Size) -> Result<String, Failure> {
@@ -96,7 +89,7 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
     text.push_str(&line(
         "measured",
-        "when and at which commit stands in each section; what this run did not get to is as an earlier one left it",
+        "when and at which commit stands in each section; what this run did not get to is as an earlier one left it, perhaps on another machine",
     ));
     text.push_str(&line("machine", &machine()));
     text.push_str(&line("Postgres", &format!("{}; {}", servers.version().await?, servers.settings().await?)));
@@ -156,7 +149,7 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     }
     let mut text = format!("## {}\n\n", cell.title);
     if rows.is_empty() {
-        text.push_str("Not measured.\n\n");
+        writeln!(text, "{NOT_MEASURED}\n")?;
         return Ok(text);
     }
     let begun_at: Option<String> =

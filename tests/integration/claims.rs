@@ -75,12 +75,17 @@ impl Stage {
     }
 
     async fn claim(&mut self, second: u64) -> (BatchId, Claimed) {
+        self.claim_from(Source::Task, second).await
+    }
+
+    /// Claims what is due in that second.
+    async fn claim_from(&mut self, source: Source, second: u64) -> (BatchId, Claimed) {
         let (from, to) = (self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
         let batch = BatchId::new(self.now, 0, rand::random());
         let owner = NodeId::new(self.now, 0, 1);
         let range = IdRange::of_times(from, to);
         let request = Request { batch, owner, shards: &self.shards, range, left_out: &[], quarantined: &[] };
-        (batch, self.claims.claim(Source::Task, request).await.unwrap().claimed)
+        (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
     async fn claim_batch(&mut self, second: u64) -> Batch {
@@ -111,7 +116,7 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
         assert_eq!(task.payload, Some([id.as_bytes().as_slice(), b"filling"].concat().as_slice()));
         assert!(task.key.is_none_or(|key| key == id.as_bytes()) && [&[], id.as_bytes().as_slice()].contains(&task.headers));
         assert!(task.name.is_none_or(|name| name == id.to_string().as_bytes()));
-        assert_eq!((task.first_id, task.attempt == 1 || task.attempt == 2), (task.id, true));
+        assert_eq!(task.first_id, task.id);
     }
     let count_of = |held: fn(&punctual::domain::batch::BatchTask<'_>) -> bool| answered.tasks().filter(held).count();
     assert_eq!((count_of(|task| task.key.is_some()), count_of(|task| task.name.is_some())), (333, 200));
@@ -128,16 +133,27 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
 async fn a_claim_that_is_too_large_takes_nothing_and_tells_the_lowest_id() {
     let mut stage = Stage::new().await;
     stage.store(0, 4_001, b"").await;
-    let lowest: Uuid = sqlx::query_scalar("select id from task order by id limit 1").fetch_one(&mut stage.sql).await.unwrap();
-    let (_, claimed) = stage.claim(0).await;
-    assert!(matches!(claimed, Claimed::TooLarge { first: Some(first) } if first == lowest), "{claimed:?}");
-    let left: i64 = sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
-    let batches: i64 = sqlx::query_scalar("select count(*) from execlog_batch").fetch_one(&mut stage.sql).await.unwrap();
-    assert_eq!((left, batches), (4_001, 0));
+    assert_too_large(&mut stage, Source::Task).await;
+    sqlx::raw_sql("with moved as (delete from task returning *) insert into task_far select * from moved")
+        .execute(&mut stage.sql)
+        .await
+        .unwrap();
+    assert_too_large(&mut stage, Source::Far).await;
 }
 
-/// 1,000 payloads of 1 kB pass through the session eight times and more, which is 2,000 pages and more; what is mapped all the same are pages of tables that
-/// the session had not seen before.
+async fn assert_too_large(stage: &mut Stage, source: Source) {
+    const LOWEST: &str = "select id from (select id from task union all select id from task_far) waiting order by id limit 1";
+    const COUNTS: &str =
+        "select (select count(*) from task) + (select count(*) from task_far), (select count(*) from execlog_batch)";
+    let lowest: Uuid = sqlx::query_scalar(LOWEST).fetch_one(&mut stage.sql).await.unwrap();
+    let (_, claimed) = stage.claim_from(source, 0).await;
+    assert!(matches!(claimed, Claimed::TooLarge { first: Some(first) } if first == lowest), "{source:?}: {claimed:?}");
+    let counts: (i64, i64) = sqlx::query_as(COUNTS).fetch_one(&mut stage.sql).await.unwrap();
+    assert_eq!(counts, (4_001, 0), "{source:?}");
+}
+
+/// 1,000 payloads of 1 kB: 1,781 pages are mapped for each claim of a session that keeps nothing, 60 for that of one which does. Those are pages of tables
+/// that the session had not seen before.
 #[tokio::test]
 async fn a_claim_works_in_the_memory_of_the_one_before() {
     const CLAIMS: u64 = 16;
