@@ -115,7 +115,10 @@ async fn list(args: args::List) -> ExitCode {
     }
     let filters = filters_of(&args.topic, &args.range);
     let listing = Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };
-    let cells = |task: Task| [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), task.key.unwrap_or_default()];
+    let cells = |task: Task| {
+        let key = task.key.or_else(|| task.key_base64.map(|key| format!("base64:{key}"))).unwrap_or_default();
+        [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), key]
+    };
     let printed = match Caller::new(&args.node) {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
         Err(ending) => Err(ending.into()),

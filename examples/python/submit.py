@@ -36,7 +36,8 @@ def submit(order, delay):
     answer = call("POST", "/tasks", task)
     if answer.status_code not in (200, 201):
         sys.exit(answer.text)
-    print(f"{name}: {'scheduled' if answer.status_code == 201 else 'known already, the same task'}")
+    state = answer.json()["state"]  # a task that is known may have been cancelled since: PUT schedules anew
+    print(f"{name}: {state if answer.status_code == 201 else f'known already, {state}'}")
 
 
 def reschedule(order, delay):

@@ -44,14 +44,15 @@ impl Place {
     /// Takes one of its caller's places for `purpose`, and one of the node's.
     pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
         let shared = &self.shared;
-        let (caller_max, caller_bound) = match purpose {
-            Purpose::Work => (shared.settings.caller_requests_max, "caller_requests"),
-            Purpose::Health | Purpose::Metrics => (PROBES_AT_ONCE_MAX, "caller_probes"),
+        let (caller_max, caller_bound, set_by) = match purpose {
+            Purpose::Work => (shared.settings.caller_requests_max, "caller_requests", "--caller-requests-max"),
+            Purpose::Health => (PROBES_AT_ONCE_MAX, "caller_probes", "for /livez and /readyz, not a setting"),
+            Purpose::Metrics => (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting"),
         };
         if !self.line.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_bound);
             shared.say_caller(caller_bound, self.caller());
-            return Err(Problem::too_many_requests());
+            return Err(Problem::too_many_requests(self.caller(), caller_max, set_by));
         }
         if let Some((places, bound)) = shared.places(purpose) {
             let Ok(permit) = places.try_acquire() else {

@@ -9,14 +9,13 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::fields::{members, string};
+use super::fields::{boolean, members, string};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::{Deadline, Shared};
 use super::task_json::TaskJson;
 use super::tasks::{IdInPath, id_of};
 use super::times::{self, Rfc3339};
-use super::values::kind_of;
 use super::{body, query, respond};
 use crate::domain::{TaskView, Timestamp, TopicName};
 use crate::node::service::{Bulk, BulkDone};
@@ -33,14 +32,7 @@ fn bulk_of(text: &str) -> Result<Bulk, Problem> {
     let time = |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
         value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
     };
-    let is_dry_run = match dry_run.map(RawValue::get) {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(other) => {
-            let detail = format!("this is {}, and true or false would be right", kind_of(other));
-            return Err(Problem::invalid("dry_run", detail));
-        }
-    };
+    let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
     Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run })
 }
 
@@ -48,6 +40,11 @@ async fn read_bulk(shared: &Shared, request: Request<Body>, deadline: Deadline) 
     query::refuse(request.uri())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
     bulk_of(body::text_of(&bytes)?)
+}
+
+/// A call whose answer was lost. A dry run has changed nothing in any case.
+fn unknown_of(bulk: &Bulk, done: &'static str, reason: &str) -> Problem {
+    if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(done, reason) }
 }
 
 #[derive(Serialize)]
@@ -63,7 +60,7 @@ struct CancelledJson {
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
-    let unknown = |reason: &str| Problem::bulk_unknown("cancelled", reason);
+    let unknown = |reason: &str| unknown_of(&bulk, "cancelled", reason);
     let BulkDone { task_count, has_more, searched_to } = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
     let searched_to = searched_to.map(Rfc3339);
     let answer = CancelledJson { cancelled: task_count, more: has_more, dry_run: bulk.is_dry_run, searched_to };
@@ -81,7 +78,7 @@ struct RedrivenJson {
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let bulk = read_bulk(&shared, request, deadline).await?;
-    let unknown = |reason: &str| Problem::bulk_unknown("redriven", reason);
+    let unknown = |reason: &str| unknown_of(&bulk, "redriven", reason);
     let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
     let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
     Ok(respond::json(StatusCode::OK, &answer))

@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
-use super::fields::{members, object, string};
+use super::fields::{boolean, members, object, string};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::refusal::Origin;
 use super::times;
 use super::trace::{TRACEPARENT, TraceParent};
-use super::values::{kind_of, shown, string_of};
+use super::values::{shown, string_of};
 use crate::domain::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};
@@ -87,7 +87,7 @@ fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TracePare
     let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
     let (due, due_origin) = due_of(due_at, delay)?;
     let key = key_of(key, key_base64)?;
-    let is_tombstone = tombstone.map_or(Ok(false), boolean)?;
+    let is_tombstone = tombstone.map(|value| boolean(value, "tombstone")).transpose()?.unwrap_or(false);
     let (payload, payload_origin) = if is_tombstone {
         refuse_second_payload([payload, payload_text, payload_base64])?;
         if key.is_none() {
@@ -156,14 +156,6 @@ fn refuse_second_payload(payloads: [Member<'_>; 3]) -> Result<(), Problem> {
 
 fn name_of(name: &RawValue) -> Result<TaskName, Problem> {
     TaskName::new(&string(name, "name")?).map_err(|error| Problem::invalid("name", error.to_string()))
-}
-
-fn boolean(value: &RawValue) -> Result<bool, Problem> {
-    match value.get() {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        other => Err(Problem::invalid("tombstone", format!("this is {}, and true or false would be right", kind_of(other)))),
-    }
 }
 
 /// The headers of a task, and the trace of its request if it brings none of its own.

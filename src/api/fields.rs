@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::problem::Problem;
 use super::problem_type::ProblemType;
-use super::values::{kind_of, reason_of, shown, string_of};
+use super::values::{reason_of, shown, string_of, unlike};
 
 /// The members of the object in `text`, in the order of `names`. Refuses what is no object, members with other names, and members that are there twice.
 pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> Result<[Option<&'a RawValue>; N], Problem> {
@@ -63,11 +63,19 @@ pub fn string<'a>(value: &'a RawValue, field: &'static str) -> Result<Cow<'a, st
     string_of(value).map_err(|wrong| Problem::invalid(field, wrong))
 }
 
+/// True or false.
+pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
+    match value.get() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err(Problem::invalid(field, unlike(other, "true or false"))),
+    }
+}
+
 /// JSON that is none, or is something else than `wanted`.
 fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
     if error.is_data() {
-        let kind = kind_of(text.trim_start());
-        return Problem::new(ProblemType::InvalidValue, format!("this is {kind}, and {wanted} would be right"));
+        return Problem::new(ProblemType::InvalidValue, unlike(text.trim_start(), wanted));
     }
     if text.trim().is_empty() {
         return Problem::new(ProblemType::MalformedJson, format!("the body is empty, and {wanted} would be right"));

@@ -1,6 +1,7 @@
 //! What a caller is told when it does not get what it asked for: RFC 9457 `application/problem+json`.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::http::{HeaderValue, header};
@@ -94,15 +95,20 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
 
-    pub fn too_many_requests() -> Self {
-        let detail =
-            "nothing was done: too many requests of this caller are in progress; wait for their answers before asking more";
+    /// `set_by` says where the bound comes from.
+    pub fn too_many_requests(caller: IpAddr, requests_max: usize, set_by: &str) -> Self {
+        let detail = format!(
+            "nothing was done: of this caller, {caller}, as many requests are in progress as it may have at a time ({requests_max}: {set_by}); \
+             wait for their answers before asking more"
+        );
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
-    pub fn too_many_connections() -> Self {
-        let detail =
-            "nothing was done: too many connections of this caller are open; close some, or send more requests over each";
+    pub fn too_many_connections(caller: IpAddr, connections_max: usize) -> Self {
+        let detail = format!(
+            "nothing was done: of this caller, {caller}, as many connections are open as it may have at a time \
+             ({connections_max}: --caller-connections-max); close some, or send more requests over each"
+        );
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
@@ -124,7 +130,8 @@ impl Problem {
 
     /// Counted where it is answered, so that each bound is, also those of the service.
     pub fn busy(bound: &'static str) -> Self {
-        let detail = format!("nothing was done: the bound {bound} is reached; ask again, or ask another node");
+        let detail =
+            format!("nothing was done: the bound {bound}{} is reached; ask again, or ask another node", setting_of(bound));
         Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
     }
 
@@ -229,6 +236,19 @@ impl Problem {
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
             missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
         }
+    }
+}
+
+/// The flag that sets a bound, in brackets; nothing for those that are no settings.
+fn setting_of(bound: &str) -> &'static str {
+    match bound {
+        "requests_in_flight" => " (--requests-max)",
+        "connections" => " (--connections-max)",
+        "body_memory" => " (--body-memory)",
+        "submit_queue" => " (--submit-queue)",
+        "submit_queue_bytes" => " (--submit-queue-bytes)",
+        "cancel_queue" => " (--cancel-queue)",
+        _ => "",
     }
 }
 

@@ -60,7 +60,7 @@ problem_types! {
         then: "Correct the client. Send the body as it is to find out whether the rest is right."
     }
     UnknownField(400, "unknown-field", "There is no such field") {
-        when: "An object of the body has a field, or the query a parameter, that there is not, or a call that takes no body has one; `field` names it. Nothing is ignored: what was meant would be lost in silence.",
+        when: "The body has an unknown field, the query an unknown parameter, or there is a body where none is taken; `field` names it. Nothing is ignored: what you meant would be lost in silence.",
         then: "Correct the name. `detail` has the names that there are."
     }
     DuplicateField(400, "duplicate-field", "A field is given twice") {
@@ -85,7 +85,7 @@ problem_types! {
     }
     TaskNotFound(404, "task-not-found", "There is no such task") {
         when: "No task has the id, or what was known of it is no longer kept; or the id is none; or no task has the name, or the name is free again; or there is no dead letter of this id: it was put back, or dropped. For a cancel, the member `verdict` is `not_found`.",
-        then: "Nothing, if it was a cancel: there is nothing to stop."
+        then: "Check the id, or the topic and the name. If they are right, a cancel has nothing to stop: the task is long over, or never was."
     }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
         when: "The path is there, the method is not for it.",
@@ -96,7 +96,7 @@ problem_types! {
         then: "Repeat the request: it is safe."
     }
     TooLate(409, "too-late", "The task can no longer be stopped") {
-        when: "A cancel or a replacement came when the task was published already, is on its way, or is a dead letter. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
+        when: "A cancel came when the task was published already, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic; or a PUT by name when its task is on its way, or waits so. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
         then: "Take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
     }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
@@ -128,7 +128,7 @@ problem_types! {
         then: "Give the task a `key`, or send it to another topic."
     }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
-        when: "The due time is further ahead than this cluster takes (`--delay-max`).",
+        when: "The due time is further ahead than this node takes (`--delay-max`).",
         then: "Correct the due time; a moment since the epoch that was given as `delay`, or nanoseconds that are taken for milliseconds, are the usual reasons. Else ask the operator for a longer one."
     }
     RefusedValue(422, "refused-value", "The database refused a value") {

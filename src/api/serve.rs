@@ -41,10 +41,11 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
                 continue;
             }
         };
-        let Some(caller) = callers.enter(peer.ip(), api.settings().caller_connections_max) else {
+        let connections_max = api.settings().caller_connections_max;
+        let Some(caller) = callers.enter(peer.ip(), connections_max) else {
             api.metrics().rejected("caller_connections");
             api.say_caller("caller_connections", peer.ip());
-            turn_away(&stream, &Problem::too_many_connections());
+            turn_away(&stream, &Problem::too_many_connections(peer.ip(), connections_max));
             continue;
         };
         let Ok(permit) = connections.clone().try_acquire_owned() else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::values::{kind_of, shown, string_of};
+use super::values::{kind_of, shown, string_of, unlike};
 use crate::domain::Timestamp;
 
 /// The last millisecond of the year 9999, in UTC: the last that RFC 3339 can write.
@@ -31,13 +31,13 @@ pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     match kind_of(text) {
         "a string" => due_at_of_text(&string_of(value)?),
         "a number" => due_at_of_millis(text),
-        kind => Err(format!("this is {kind}; right is {DUE_AT}")),
+        _ => Err(unlike(text, DUE_AT)),
     }
 }
 
 /// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless it was escaped: both are taken for the sign of a zone.
 pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if is_digits(text) {
         return due_at_of_millis(text);
     }
     match text.rsplit_once(' ') {
@@ -52,7 +52,7 @@ pub fn delay(value: &RawValue) -> Result<Duration, String> {
     match kind_of(text) {
         "a string" => delay_of_text(&string_of(value)?),
         "a number" => delay_of_millis(text),
-        kind => Err(format!("this is {kind}; right is {DELAY}")),
+        _ => Err(unlike(text, DELAY)),
     }
 }
 
@@ -172,19 +172,33 @@ impl Shape<'_> {
     }
 }
 
-/// The most common mistake has a word of its own.
+/// The most common mistakes have words of their own.
 fn reason_against(text: &str) -> &'static str {
-    if text.parse::<jiff::civil::DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
+    if is_digits(text) {
+        "is a number in quotes, and milliseconds are a number without them"
+    } else if let Some((_, [b'+' | b'-', zone @ ..])) = text.as_bytes().split_last_chunk::<5>()
+        && zone.iter().all(u8::is_ascii_digit)
+        && text.contains(':')
+    {
+        "has a zone without a colon (+0100, where +01:00 is right)"
+    } else if text.parse::<jiff::civil::DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
         "has no zone, without which it is no moment"
     } else {
         "is not RFC 3339"
     }
 }
 
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn delay_of_text(text: &str) -> Result<Duration, String> {
     let wrong = |why: &str| format!("{:?} {why}; right is {DELAY}", shown(text));
     if text.len() > DELAY_CHARS_MAX {
         return Err(wrong("is too long for a delay"));
+    }
+    if is_digits(text) {
+        return Err(wrong("is a number in quotes: it has no unit, and milliseconds are a number without quotes"));
     }
     let span: jiff::Span = text.parse().map_err(|_no_span: jiff::Error| wrong("is no delay"))?;
     if span.get_years() != 0 || span.get_months() != 0 {
@@ -306,7 +320,8 @@ mod tests {
             (r#""2030-01-31T09:30:00+24:00""#, "no date"),
             (r#""2030-01-31T09:30:00+01:60""#, "no date"),
             (r#""tomorrow""#, "RFC 3339"),
-            (r#""1896082200000""#, "RFC 3339"),
+            (r#""1896082200000""#, "number in quotes"),
+            (r#""2030-01-31T09:30:00+0100""#, "+01:00"),
             ("1896082200000.5", "whole"),
             ("1896082200000.00000000000000000000001", "whole"),
             ("1e-3", "whole"),
@@ -359,7 +374,8 @@ mod tests {
             (r#""1mo""#, "months"),
             (r#""-30m""#, "negative"),
             (r#""30m ago""#, "negative"),
-            (r#""30""#, "no delay"),
+            (r#""30""#, "quotes"),
+            (r#""1800000""#, "unit"),
             (r#""""#, "no delay"),
             ("-1", "negative"),
             ("1.5", "whole"),

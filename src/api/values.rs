@@ -11,13 +11,21 @@ const SHOWN_CHARS_MAX: usize = 100;
 pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
     let text = value.get();
     let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
-        return Err(format!("this is {}, and a string would be right", kind_of(text)));
+        return Err(unlike(text, "a string"));
     };
     if !inner.contains('\\') {
         // Control characters were refused when the whole text was read.
         return Ok(Cow::Borrowed(inner));
     }
     serde_json::from_str(text).map(Cow::Owned).map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
+}
+
+/// What is said of a value of another kind than `right`.
+pub fn unlike(text: &str, right: &str) -> String {
+    let kind = kind_of(text);
+    // What serialisers write for a field that nobody has set.
+    let leave_out = if kind == "null" { "; leave out a field that is not meant" } else { "" };
+    format!("this is {kind}; right is {right}{leave_out}")
 }
 
 /// What a JSON value is, by its first byte.

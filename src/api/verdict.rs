@@ -8,7 +8,7 @@ use super::problem::{Problem, verdict_text};
 use super::problem_type::ProblemType;
 use super::respond;
 use super::task_json::TaskJson;
-use crate::domain::{TaskView, Verdict};
+use crate::domain::{TaskState, TaskView, Verdict};
 use crate::node::service::Cancelled;
 
 /// A cancel that took effect, now or before.
@@ -32,6 +32,11 @@ pub fn answer_of(cancelled: Cancelled, not_found: impl FnOnce() -> Problem) -> R
 }
 
 fn too_late(task: Option<TaskView>) -> Problem {
-    let detail = "the task was published, is on its way, or is a dead letter: its state says which, its receipt where it went";
+    let detail = match task.as_ref().map(|task| task.state) {
+        Some(TaskState::Scheduled) => "the task waits for another attempt, and an earlier one may be in its topic already",
+        Some(TaskState::Claimed) => "the task is on its way",
+        Some(TaskState::Dead) => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
+        Some(TaskState::Published | TaskState::Cancelled) | None => "the task was published: its receipt says where",
+    };
     Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, task)
 }

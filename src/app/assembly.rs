@@ -457,8 +457,15 @@ fn lists_and_bulks(settings: &Settings, parts: &Parts, cluster: &ClusterSettings
         counter: Counter::new(&parts.postgres, cluster),
         metrics: parts.metrics.clone(),
     };
-    let cancels = CancelMany::new(&parts.postgres);
-    (lists, Bulks { listing, dead_letters, cancels, placing: placing.clone(), metrics: parts.metrics.clone() })
+    let bulks = Bulks {
+        listing,
+        dead_letters,
+        cancels: CancelMany::new(&parts.postgres),
+        placing: placing.clone(),
+        metrics: parts.metrics.clone(),
+        request_deadline: settings.bounds.request_timeout,
+    };
+    (lists, bulks)
 }
 
 fn start_intake(settings: &Settings, parts: &Parts, placing: &Placing, names: &Arc<Names>, tasks: &Tasks) -> Intake {

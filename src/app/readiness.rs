@@ -37,14 +37,14 @@ impl Metrics {
 
 /// Runs until the node drains: the log says that by itself.
 pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(), Failure> {
-    let mut said = Said { was_ready: false, changed_at: clock::monotonic() };
+    let mut said = Said { lacked: None, changed_at: clock::monotonic() };
     loop {
         let missing = service.missing();
         metrics.show(&missing);
         if tasks.draining.is_cancelled() {
             return Ok(());
         }
-        said.say(missing, clock::monotonic());
+        said.say(&missing, clock::monotonic());
         tokio::select! {
             () = clock::sleep(INTERVAL) => {}
             () = tasks.draining.cancelled() => {}
@@ -54,23 +54,24 @@ pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(),
 }
 
 struct Said {
-    was_ready: bool,
+    /// None before the node was ready for the first time: what a start waits for is told by whatever waits.
+    lacked: Option<Vec<Lack>>,
     changed_at: Monotonic,
 }
 
 impl Said {
-    fn say(&mut self, missing: Vec<Missing>, now: Monotonic) {
-        let is_ready = missing.is_empty();
-        if is_ready == self.was_ready {
+    fn say(&mut self, missing: &[Missing], now: Monotonic) {
+        let lacks: Vec<Lack> = missing.iter().map(|missing| missing.what).collect();
+        if self.lacked.as_ref().map_or(!lacks.is_empty(), |lacked| *lacked == lacks) {
             return;
         }
         let after = now.since(self.changed_at);
-        if is_ready {
-            tracing::info!(?after, "ready");
-        } else {
-            let reasons: Vec<String> = missing.iter().map(Missing::to_string).collect();
-            tracing::warn!(reasons = reasons.join("; "), ?after, "not ready any more");
+        let reasons = || missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ");
+        match &self.lacked {
+            _ if lacks.is_empty() => tracing::info!(?after, "ready"),
+            Some(lacked) if !lacked.is_empty() => tracing::warn!(reasons = reasons(), ?after, "still not ready"),
+            _ => tracing::warn!(reasons = reasons(), ?after, "not ready any more"),
         }
-        (self.was_ready, self.changed_at) = (is_ready, now);
+        (self.lacked, self.changed_at) = (Some(lacks), now);
     }
 }

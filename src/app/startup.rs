@@ -26,7 +26,7 @@ pub async fn wait_for_postgres(
     tasks: &Tasks,
 ) -> Result<Option<Checked>, Failure> {
     let mut pause = RETRY_MIN;
-    let mut is_said = false;
+    let mut said = None;
     loop {
         let tried = tokio::select! {
             tried = try_postgres(settings, parts) => tried,
@@ -41,9 +41,9 @@ pub async fn wait_for_postgres(
             Attempt::Away(reason) => reason.clone(),
             Attempt::Refused(failure) => return Err(failure.clone().into()),
         };
-        if !is_said {
+        if said.as_ref() != Some(&reason) {
             tracing::warn!(database = parts.postgres.place(), reason, "Postgres cannot be used yet; trying again");
-            is_said = true;
+            said = Some(reason.clone());
         }
         service.waits_for(parts.missing(reason));
         tokio::select! {

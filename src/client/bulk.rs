@@ -52,6 +52,12 @@ struct Progress {
 impl Bulk<'_> {
     /// Acts until none is left. Answers with what to print.
     pub async fn run(&self, caller: &Caller) -> Result<String, Answered> {
+        let ended = self.run_shown(caller).await;
+        self.wipe();
+        ended
+    }
+
+    async fn run_shown(&self, caller: &Caller) -> Result<String, Answered> {
         let mut from = self.range.due_from.clone();
         let mut total = 0_u64;
         let (mut is_first, mut is_exact) = (true, true);
@@ -114,10 +120,21 @@ impl Bulk<'_> {
         ending
     }
 
+    fn is_shown(&self) -> bool {
+        !self.is_json && !self.is_dry_run && io::stderr().is_terminal()
+    }
+
     fn show(&self, total: u64) {
-        if !self.is_json && !self.is_dry_run && io::stderr().is_terminal() {
+        if self.is_shown() {
             // Where stderr is closed there is nobody to show it to.
-            write!(io::stderr(), "\r\x1b[2K{} {} so far\r", grouped(total), self.done).ok();
+            write!(io::stderr(), "\r\x1b[2K{} {} so far", grouped(total), self.done).ok();
+        }
+    }
+
+    /// Takes what was shown away, so that something else can be written.
+    fn wipe(&self) {
+        if self.is_shown() {
+            write!(io::stderr(), "\r\x1b[2K").ok();
         }
     }
 

@@ -34,7 +34,11 @@ pub fn aside(text: &str) {
 pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
-    Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+    let advice = match task.state.as_str() {
+        "cancelled" | "dead" => "; nothing is scheduled: --replace schedules a new task under this name",
+        _ => "",
+    };
+    Ok(format!("{}  {verb}, {}, due {} to {}{advice}", task.id, task.state, task.due_at, task.topic))
 }
 
 /// What is said of a task that was just put under its name.

@@ -61,6 +61,7 @@ impl Task {
         line("state", Some(&self.state));
         line("attempt", self.attempt.map(|attempt| attempt.to_string()).as_deref());
         line("reason", self.reason.as_deref());
+        line("died", self.died_at.as_deref());
         if let Some(receipt) = &self.receipt {
             line("published", Some(&format!("{} ({} ms after its due time)", receipt.published_at, receipt.lateness_ms)));
             line("partition", Some(&receipt.partition.to_string()));

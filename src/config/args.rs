@@ -179,7 +179,7 @@ pub(super) struct Node {
     /// This node's name, for people; ids are made anew at every start. 1 to 255 characters. [default: the host's name]
     #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The URL under which people and other nodes reach this node's API. [default: http:// and what --listen says]
+    /// The URL under which people and other nodes reach this node's API. [default: http:// and what --listen says; where that is all addresses (0.0.0.0), with this node's name]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
     /// After how long without a sign of life a node counts as stale; take-over follows within about this and a second. From 1s to 60s.
@@ -193,7 +193,7 @@ pub(super) struct Node {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Timing")]
 pub(super) struct Timing {
-    /// Tasks due within one such slice are published together, at its end: never early, up to a slice later. From 1ms to 1s.
+    /// Tasks due within one such slice are published together, at its end, in no order among them: never early, up to a slice later. From 1ms to 1s.
     ///
     /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
     #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]

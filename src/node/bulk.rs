@@ -16,7 +16,7 @@ use crate::postgres::dead_letters::DeadLetters;
 use crate::postgres::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::shutdown::chain;
 
-/// A call that has taken so long begins no further piece: it says how far it has come. Well below the deadline of a request.
+/// A call that has taken so long begins no further piece: it says how far it has come.
 const SPAN_MAX: Duration = Duration::from_secs(5);
 /// A piece that gave way to another transaction is repeated so often.
 const TRIES_MAX: usize = 5;
@@ -29,17 +29,19 @@ pub struct Bulks {
     pub cancels: CancelMany,
     pub placing: Placing,
     pub metrics: Metrics,
+    /// When a request must be answered. A call ends by itself at half of it, or its caller would not learn what was done.
+    pub request_deadline: Duration,
 }
 
 /// How far a call has come.
 struct Progress {
-    started: Monotonic,
+    begins_until: Monotonic,
     task_count: u64,
 }
 
 impl Progress {
-    fn new() -> Self {
-        Self { started: clock::monotonic(), task_count: 0 }
+    fn new(request_deadline: Duration) -> Self {
+        Self { begins_until: clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2)), task_count: 0 }
     }
 
     fn room(&self) -> u64 {
@@ -47,7 +49,7 @@ impl Progress {
     }
 
     fn has_time(&self) -> bool {
-        clock::monotonic().since(self.started) < SPAN_MAX
+        clock::monotonic() < self.begins_until
     }
 
     /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
@@ -78,7 +80,7 @@ impl Bulks {
     /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         let selection = bulk.selection();
-        let (mut progress, mut from) = (Progress::new(), None);
+        let (mut progress, mut from) = (Progress::new(self.request_deadline), None);
         loop {
             // Beyond the bound one more task is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
@@ -133,7 +135,7 @@ impl Bulks {
     /// Puts all dead letters that are meant back, or counts them, up to the bound of a call.
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         let ids = bulk.selection().ids();
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(self.request_deadline);
         if bulk.is_dry_run {
             let counting = self.dead_letters.count(&bulk.topic, ids, Bulk::TASKS_MAX + 1).await;
             let count = counting.map_err(|error| Trouble::Unavailable { reason: chain(&error) })?;

@@ -52,9 +52,12 @@ func call(method, path string, body object) (status int, answer object) {
 // does calls, and says what became of the order's task.
 func does(method, path string, order int, body object) {
 	status, answer := call(method, path, body)
-	said := map[int]any{200: "known already, the same task", 201: "scheduled"}[status]
-	if method == http.MethodPut && status == 200 {
+	said := answer["state"]
+	switch {
+	case method == http.MethodPut && status == 200:
 		said = "rescheduled"
+	case status == 200: // it may have been cancelled since: PUT schedules anew
+		said = fmt.Sprint("known already, ", answer["state"])
 	}
 	fmt.Printf("cancel-order-%d: %v\n", order, cmp.Or(answer["verdict"], said, answer["detail"]))
 }

@@ -11,7 +11,8 @@ pub const SUBMIT: Operation = Operation {
     tag: Tag::Tasks,
     summary: "Submit a task",
     description: "The answer comes when the task is durable. A task without a name is a new one each time; with a name that is known, the first task of the \
-                  name is answered, whatever the body says, so that a submit can be repeated. A task that is due within the window (200 ms unless set \
+                  name is answered, whatever the body says, so that a submit can be repeated: 200 does not say that it will be published, its `state` does (a task that \
+                  was cancelled stays so; PUT by name schedules anew). A task that is due within the window (200 ms unless set \
                   otherwise) is `claimed` from the start and can no longer be cancelled.",
     parameters: &[],
     body: Some(RequestBody {
@@ -41,7 +42,11 @@ pub const SUBMIT: Operation = Operation {
     }),
     answers: &[
         Answer::created("The new task."),
-        Answer::json(StatusCode::OK, "Task", "The name is known: the first task of it. Nothing was changed."),
+        Answer::json(
+            StatusCode::OK,
+            "Task",
+            "The name is known: the first task of it, which `state` may call cancelled or dead. Nothing was changed.",
+        ),
     ],
     problems: &[
         P::MissingField,
@@ -100,7 +105,7 @@ pub const CANCEL: Operation = Operation {
     tag: Tag::Tasks,
     summary: "Cancel a task",
     description: "The answer has a verdict. `cancelled` (200): no record of the task exists, or ever will; a repeated cancel says so again. `too_late` (409): it \
-                  was published, is on its way, or is a dead letter. `not_found` (404).",
+                  was published, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic. `not_found` (404).",
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],

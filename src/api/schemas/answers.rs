@@ -63,7 +63,7 @@ fn task_state() -> Value {
     json!({
         "type": "string",
         "enum": ["scheduled", "claimed", "published", "cancelled", "dead"],
-        "description": "`scheduled`: it waits. `claimed`: on its way, and can no longer be stopped. `published`: Kafka has acknowledged it. \
+        "description": "`scheduled`: it waits, and can be cancelled, unless an earlier attempt (`attempt` is over 1) may be in its topic. `claimed`: on its way, and can no longer be stopped. `published`: Kafka has acknowledged it. \
                         `cancelled`: it never was and never will be published. `dead`: given up on, a dead letter.",
     })
 }

@@ -74,6 +74,8 @@ async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
         (&problem["type"], &problem["status"], &problem["retry_after"]),
         (&"urn:punctual:problem:too-many-requests".into(), &429.into(), &1.into())
     );
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("(1: --caller-requests-max)"), "{detail}");
     let mut other = Box::pin(api.ask_of(&others, post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut other).is_pending());
     // The node's own bound: what the third caller could not help.

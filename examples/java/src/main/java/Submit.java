@@ -38,7 +38,8 @@ public class Submit {
         var name = "cancel-order-" + order;
         var answer = call("POST", "/tasks", Map.of("topic", TOPIC, "name", name, "delay", delay, "key", "order-" + order, "payload", Map.of("cancel", order)));
         if (answer.status() > 201) throw new IOException(answer.body().toString());
-        System.out.println(name + ": " + (answer.status() == 201 ? "scheduled" : "known already, the same task"));
+        var state = answer.body().path("state").asText(); // a task that is known may have been cancelled since: PUT schedules anew
+        System.out.println(name + ": " + (answer.status() == 201 ? state : "known already, " + state));
     }
 
     static void reschedule(int order, String delay) throws Exception {
