@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
 use super::holdings::{Holdings, Past};
-use super::membership::{Progress, Standing};
+use super::membership::{Progress, Bulletin};
 use super::metrics::Metrics;
 use super::publisher::Publisher;
 use super::settler::Undone;
@@ -55,7 +55,7 @@ pub struct Adopter {
     pub to_load: Vec<BatchId>,
     /// Given up, but not freed yet.
     pub to_free: Vec<BatchId>,
-    pub standing: watch::Receiver<Standing>,
+    pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
     pub clock: Arc<ClusterClock>,
     pub past: LookBack,
@@ -111,7 +111,7 @@ impl Adopter {
         }
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
-        let durable_until = self.standing.borrow().heartbeat_sent_at;
+        let durable_until = self.bulletin.borrow().heartbeat_sent_at;
         // What a crash of Postgres made unsettled again may be older than what was unsettled before.
         let from = self.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
         let asked_at = clock::monotonic();
@@ -190,7 +190,7 @@ impl Adopter {
 
     /// No broker answers this node while others have contact: they are to publish what it holds.
     async fn free_all(&mut self) -> Result<(), Error> {
-        if !self.standing.borrow().is_cut_off {
+        if !self.bulletin.borrow().is_cut_off {
             // What was not freed in time is this node's still: the check finds it. It must not be freed at the next occasion, perhaps just before its settle.
             self.to_free.clear();
             return Ok(());

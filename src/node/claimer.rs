@@ -11,7 +11,7 @@ use super::gate::Gate;
 use super::holdings::{Holdings, Past};
 use super::keeper::Leaves;
 use super::mailbox::Mailbox;
-use super::membership::{Progress, Standing, blame_of};
+use super::membership::{Progress, Bulletin, blame_of};
 use super::metrics::Metrics;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
@@ -79,7 +79,7 @@ pub struct Claimer {
     index: usize,
     pace: Pace,
     shared: Arc<Shared>,
-    standing: watch::Receiver<Standing>,
+    bulletin: watch::Receiver<Bulletin>,
     progress: Progress,
     wheel: Entrance,
     draining: CancellationToken,
@@ -102,7 +102,7 @@ pub struct Claimer {
 pub struct Parts {
     pub pace: Pace,
     pub settings: Settings,
-    pub standing: watch::Receiver<Standing>,
+    pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
     pub wheel: Entrance,
     pub draining: CancellationToken,
@@ -152,7 +152,7 @@ impl Claimer {
         Self {
             index,
             pace: parts.pace,
-            standing: parts.standing,
+            bulletin: parts.bulletin,
             progress: parts.progress,
             wheel: parts.wheel,
             draining: parts.draining,
@@ -237,8 +237,8 @@ impl Claimer {
     /// This loop's part of the node's shards: every n-th of them.
     fn take_in_shards(&mut self) {
         let mine: Vec<_> = {
-            let standing = self.standing.borrow_and_update();
-            standing.mine.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect()
+            let bulletin = self.bulletin.borrow_and_update();
+            bulletin.mine.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect()
         };
         let mine = smallints(&mine);
         if mine != self.mine {

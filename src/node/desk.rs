@@ -14,7 +14,7 @@ use super::holdings::Holdings;
 use super::intake::Intake;
 use super::keeper::Leaves;
 use super::lists::Lists;
-use super::membership::Standing;
+use super::membership::Bulletin;
 use super::metrics::Metrics;
 use super::replacer::Replacer;
 use super::service::{
@@ -63,7 +63,7 @@ pub struct Desk {
     pub bulks: Bulks,
     pub backlog: BacklogCounter,
     pub topics: kafka::Topics,
-    pub standing: watch::Receiver<Standing>,
+    pub bulletin: watch::Receiver<Bulletin>,
     pub leaves: Arc<Leaves>,
     pub metrics: Metrics,
     pub draining: CancellationToken,
@@ -348,9 +348,9 @@ impl Desk {
 
     /// As of this node's last heartbeat, and so much older now.
     fn nodes(&self) -> Vec<NodeView> {
-        let standing = self.standing.borrow();
-        let passed = standing.heartbeat_sent_at.map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
-        let mut nodes = standing.nodes.clone();
+        let bulletin = self.bulletin.borrow();
+        let passed = bulletin.heartbeat_sent_at.map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
+        let mut nodes = bulletin.nodes.clone();
         for node in &mut nodes {
             node.heartbeat_age += passed;
         }
@@ -359,14 +359,14 @@ impl Desk {
 
     /// What the node lacks to be ready; nothing: it is.
     pub fn missing(&self) -> Vec<Missing> {
-        let standing = self.standing.borrow().clone();
+        let bulletin = self.bulletin.borrow().clone();
         // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
-        if standing.heartbeat_sent_at.is_some() && !standing.missing.iter().any(|missing| missing.what == Lack::Etcd) {
+        if bulletin.heartbeat_sent_at.is_some() && !bulletin.missing.iter().any(|missing| missing.what == Lack::Etcd) {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: Lack| what != Lack::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
         // The membership knows why there is no heartbeat, the gate that there is none.
-        let mut missing: Vec<Missing> = standing.missing.into_iter().filter(|missing| counts(missing.what)).collect();
+        let mut missing: Vec<Missing> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
         for more in self.gate.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);

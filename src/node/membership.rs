@@ -17,12 +17,12 @@
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 
 mod board;
+mod bulletin;
 mod forget;
 mod keeper;
 mod metrics;
 mod progress;
 mod settings;
-mod standing;
 mod trust;
 
 use std::sync::Arc;
@@ -33,46 +33,46 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::etcd;
 use crate::shutdown::Tasks;
 
+pub use bulletin::Bulletin;
 pub use keeper::Error;
 pub use metrics::Metrics;
 pub use progress::{Progress, blame_of};
 pub use settings::{Parts, Settings};
-pub use standing::Standing;
 pub use trust::TrustHandle;
 
 /// The handle of the membership.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    standing: watch::Receiver<Standing>,
+    bulletin: watch::Receiver<Bulletin>,
     trust: TrustHandle,
     adopt_now: Arc<Notify>,
     leave: mpsc::Sender<oneshot::Sender<bool>>,
     session: Option<etcd::Session>,
 }
 
-/// Starts the membership. Before the first heartbeat is committed the standing has no shards.
+/// Starts the membership. Before the first heartbeat is committed the bulletin has no shards.
 pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
-    let (standing_in, standing) = watch::channel(Standing::default());
+    let (bulletin_in, bulletin) = watch::channel(Bulletin::default());
     let (trust_in, trust) = trust::channel(settings.ttl);
     let (leave, leave_out) = mpsc::channel(1);
     let adopt_now = Arc::new(Notify::new());
     let membership = Membership {
-        standing,
+        bulletin,
         trust,
         adopt_now: Arc::clone(&adopt_now),
         leave,
         session: parts.etcd.as_ref().map(|(session, _)| session.clone()),
     };
     tasks.spawn("forget dead nodes", forget::run(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()));
-    let board = board::Board::new(settings.clone(), standing_in);
+    let board = board::Board::new(settings.clone(), bulletin_in);
     let outputs = keeper::Outputs { board, trust: trust_in, adopt_now, leave: leave_out };
     tasks.spawn("membership", keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()));
     membership
 }
 
 impl Membership {
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    pub fn bulletin(&self) -> watch::Receiver<Bulletin> {
+        self.bulletin.clone()
     }
 
     /// Whether what this node holds is certainly still its own.

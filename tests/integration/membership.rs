@@ -17,7 +17,7 @@ const LONG_TTL: Duration = Duration::from_secs(9);
 const SOON: Duration = Duration::from_secs(90);
 
 fn standing_of(node: &Node, other: &Node) -> &'static str {
-    node.standing().nodes.iter().find(|view| view.id == other.id).map_or("unknown", |view| view.standing)
+    node.bulletin().nodes.iter().find(|view| view.id == other.id).map_or("unknown", |view| view.standing)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,19 +28,19 @@ async fn two_and_three_nodes_split_the_shards_within_the_cap() {
     let second = cluster.node("second");
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
-    assert_eq!(first.standing().owners, second.standing().owners);
-    let before = first.standing().owners;
+    assert_eq!(first.bulletin().owners, second.standing().owners);
+    let before = first.bulletin().owners;
     let third = cluster.node("third");
     for node in [&first, &second, &third] {
         node.wait("at most 22 shards", SOON, |standing| standing.owners.contains(&third.id) && standing.mine.len() <= 22).await;
-        assert_eq!(node.standing().owners, first.standing().owners);
+        assert_eq!(node.bulletin().owners, first.standing().owners);
     }
-    let after = first.standing().owners;
+    let after = first.bulletin().owners;
     let forced = before.iter().zip(&after).filter(|(before, after)| before != after && **after != third.id).count();
     assert!(forced <= 10, "{forced} shards moved between those who stayed");
-    let all: BTreeSet<_> = [&first, &second, &third].iter().flat_map(|node| node.standing().mine).collect();
+    let all: BTreeSet<_> = [&first, &second, &third].iter().flat_map(|node| node.bulletin().mine).collect();
     assert_eq!(all.len(), 64);
-    assert!([&first, &second, &third].iter().all(|node| node.clock.is_steady() && node.standing().missing.is_empty()));
+    assert!([&first, &second, &third].iter().all(|node| node.clock.is_steady() && node.bulletin().missing.is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +74,7 @@ async fn a_node_that_leaves_is_out_at_once_and_goes_on_to_beat() {
     second.wait_for_shards(32, SOON).await;
     let from = clock::monotonic();
     assert!(second.membership.leave(SOON).await);
-    assert_eq!(second.standing().mine, []);
+    assert_eq!(second.bulletin().mine, []);
     first.wait_for_shards(64, SOON).await;
     let taken_over = clock::monotonic().since(from);
     assert!(taken_over < LONG_TTL, "{taken_over:?}");
@@ -118,8 +118,8 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     let taken_over = first.wait_for_shards(64, SOON).await;
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(!trust.holds(0));
-    assert_eq!(second.standing().mine.len(), 32, "it cannot know, and does no harm");
-    assert_eq!(second.standing().missing[0].what, Lack::Postgres);
+    assert_eq!(second.bulletin().mine.len(), 32, "it cannot know, and does no harm");
+    assert_eq!(second.bulletin().missing[0].what, Lack::Postgres);
     proxy.open().await;
     let generation = tokio::time::timeout(SOON, trust.regained()).await.unwrap();
     assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));
@@ -180,13 +180,13 @@ async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_ov
     first.wait_for_shards(64, SOON).await;
     let second = cluster.node_without_etcd("second");
     eventually("it waits, and says so", SOON, async || {
-        second.standing().missing.iter().any(|missing| missing.why.contains(&first.id.to_string()))
+        second.bulletin().missing.iter().any(|missing| missing.why.contains(&first.id.to_string()))
     })
     .await;
     tokio::time::timeout(SOON, second.tasks.draining.cancelled()).await.unwrap();
     let failure = second.tasks.failure().unwrap();
     assert!(failure.contains("first") && failure.contains("--etcd"), "{failure}");
-    assert_eq!(second.standing().mine, []);
+    assert_eq!(second.bulletin().mine, []);
     assert_eq!(cluster.row(second.id).await, None, "it never said that it lives");
     first.stays_put(Duration::from_millis(1)).await;
     assert_eq!(first.tasks.failure(), None);

@@ -38,7 +38,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]));
     eventually("only etcd is missing", SOON, async || {
-        nodes[0].standing().missing.iter().map(|missing| missing.what).eq([Lack::Etcd])
+        nodes[0].bulletin().missing.iter().map(|missing| missing.what).eq([Lack::Etcd])
     })
     .await;
     let trust = nodes[0].membership.trust();
@@ -47,7 +47,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     own.start_again("etcd").await;
     for node in &nodes {
         eventually("the session is back", SOON, async || is_held(node)).await;
-        eventually("nothing is missing", SOON, async || node.standing().missing.is_empty()).await;
+        eventually("nothing is missing", SOON, async || node.bulletin().missing.is_empty()).await;
     }
 
     own.stop("postgres").await;
@@ -57,7 +57,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     assert!(!trust.holds(generation));
     own.start_again("postgres").await;
     for node in &nodes {
-        eventually("heartbeats again", SOON, async || node.standing().missing.is_empty()).await;
+        eventually("heartbeats again", SOON, async || node.bulletin().missing.is_empty()).await;
     }
     nothing_moves(&nodes, TTL * 2).await;
     for node in &nodes {

@@ -7,7 +7,7 @@ use etcd_client::{Client, GetOptions};
 use punctual::clock::{self, ClusterClock};
 use punctual::domain::{ClusterWishes, NodeId, ShardCount, Timestamp};
 use punctual::engine::liveness::broker::BrokerContact;
-use punctual::node::membership::{self, Membership, Metrics, Parts, Progress, Settings, Standing};
+use punctual::node::membership::{self, Bulletin, Membership, Metrics, Parts, Progress, Settings};
 use punctual::postgres::schema;
 use punctual::shutdown::Tasks;
 use punctual::{etcd, postgres, telemetry};
@@ -127,29 +127,29 @@ impl Node {
         Self { id, membership, tasks, session, broker, progress, clock, registry, runtime: Some(runtime) }
     }
 
-    pub fn standing(&self) -> Standing {
-        self.membership.standing().borrow().clone()
+    pub fn bulletin(&self) -> Bulletin {
+        self.membership.bulletin().borrow().clone()
     }
 
-    /// Waits until the standing is as `is_so` says; answers how long that took.
-    pub async fn wait(&self, what: &str, deadline: Duration, is_so: impl FnMut(&Standing) -> bool) -> Duration {
+    /// Waits until the bulletin is as `is_so` says; answers how long that took.
+    pub async fn wait(&self, what: &str, deadline: Duration, is_so: impl FnMut(&Bulletin) -> bool) -> Duration {
         let from = clock::monotonic();
-        let mut standing = self.membership.standing();
-        let outcome = tokio::time::timeout(deadline, standing.wait_for(is_so)).await.map(|ended| drop(ended.unwrap()));
-        assert!(outcome.is_ok(), "not within {deadline:?}: {what}; {:?}", self.standing());
+        let mut bulletin = self.membership.bulletin();
+        let outcome = tokio::time::timeout(deadline, bulletin.wait_for(is_so)).await.map(|ended| drop(ended.unwrap()));
+        assert!(outcome.is_ok(), "not within {deadline:?}: {what}; {:?}", self.bulletin());
         clock::monotonic().since(from)
     }
 
     pub async fn wait_for_shards(&self, count: usize, deadline: Duration) -> Duration {
-        self.wait(&format!("{count} shards"), deadline, |standing| standing.mine.len() == count).await
+        self.wait(&format!("{count} shards"), deadline, |bulletin| bulletin.mine.len() == count).await
     }
 
     /// For `span`, nobody's shards move.
     pub async fn stays_put(&self, span: Duration) {
-        let mut standing = self.membership.standing();
-        let owners = standing.borrow().owners.clone();
-        let moved = tokio::time::timeout(span, standing.wait_for(|standing| standing.owners != owners)).await;
-        assert!(moved.is_err(), "shards moved: {:?}", self.standing());
+        let mut bulletin = self.membership.bulletin();
+        let owners = bulletin.borrow().owners.clone();
+        let moved = tokio::time::timeout(span, bulletin.wait_for(|bulletin| bulletin.owners != owners)).await;
+        assert!(moved.is_err(), "shards moved: {:?}", self.bulletin());
     }
 
     /// The value of a metric.

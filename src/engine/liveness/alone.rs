@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Decision, Standing};
+use super::Decision;
 use crate::domain::{Monotonic, NodeId};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,8 +43,7 @@ impl Alone {
     /// Takes in who lives at `now`, by observations that have no gap since `observed_since`. `is_revived`: this node had been declared dead.
     pub fn take_in(&mut self, decision: &Decision, observed_since: Monotonic, is_revived: bool, now: Monotonic) -> Finding {
         let known = std::mem::take(&mut self.living_since);
-        let living =
-            decision.standings.iter().filter(|(_, standing)| matches!(standing, Standing::Assigned | Standing::Suspected));
+        let living = decision.standings.iter().filter(|(_, standing)| standing.is_in());
         self.living_since =
             living.map(|(node, _)| (*node, known.get(node).copied().unwrap_or(now).max(observed_since))).collect();
         let Some((&other, &since)) = self.living_since.first_key_value() else {

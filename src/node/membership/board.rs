@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::bulletin::Bulletin;
 use super::settings::Settings;
-use super::standing::Standing;
 use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
@@ -28,14 +28,14 @@ pub(super) struct Found<'a> {
 
 pub(super) struct Board {
     settings: Settings,
-    standing: watch::Sender<Standing>,
+    bulletin: watch::Sender<Bulletin>,
     /// The nodes of the last assignment, and its owners.
     assigned: (Vec<NodeId>, Vec<NodeId>),
 }
 
 impl Board {
-    pub(super) fn new(settings: Settings, standing: watch::Sender<Standing>) -> Self {
-        Self { settings, standing, assigned: Default::default() }
+    pub(super) fn new(settings: Settings, bulletin: watch::Sender<Bulletin>) -> Self {
+        Self { settings, bulletin, assigned: Default::default() }
     }
 
     /// Publishes what was found; answers how many shards this node has.
@@ -51,20 +51,20 @@ impl Board {
         let mine = owned.get(&self.settings.node).cloned().unwrap_or_default();
         let count = mine.len();
         let nodes = self.nodes(found, &owned);
-        self.standing.send_if_modified(|standing| {
-            let is_moved = standing.owners != *owners;
-            let is_changed = is_moved || standing.is_cut_off != found.is_cut_off;
-            *standing = Standing {
+        self.bulletin.send_if_modified(|bulletin| {
+            let is_moved = bulletin.owners != *owners;
+            let is_changed = is_moved || bulletin.is_cut_off != found.is_cut_off;
+            *bulletin = Bulletin {
                 mine,
                 owners: owners.clone(),
                 is_cut_off: found.is_cut_off,
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
                 nodes,
-                missing: std::mem::take(&mut standing.missing),
+                missing: std::mem::take(&mut bulletin.missing),
             };
             if is_moved {
-                tracing::info!(nodes = found.nodes.len(), shards = standing.mine.len(), "shards assigned");
-                tracing::debug!(mine = ?standing.mine, "these shards are this node's");
+                tracing::info!(nodes = found.nodes.len(), shards = bulletin.mine.len(), "shards assigned");
+                tracing::debug!(mine = ?bulletin.mine, "these shards are this node's");
             }
             is_changed
         });
@@ -73,8 +73,8 @@ impl Board {
 
     /// Publishes what this node lacks; nobody is woken for it.
     pub(super) fn show_missing(&self, missing: Vec<Missing>) {
-        self.standing.send_if_modified(|standing| {
-            standing.missing = missing;
+        self.bulletin.send_if_modified(|bulletin| {
+            bulletin.missing = missing;
             false
         });
     }

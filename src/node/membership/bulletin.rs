@@ -3,9 +3,9 @@
 use crate::domain::{Monotonic, NodeId, Shard};
 use crate::node::service::{Missing, NodeView};
 
-/// What the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
+/// What stands on the board: what the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
+pub struct Bulletin {
     /// This node's shards, in order. None before its first heartbeat is committed, and once it has left.
     pub mine: Vec<Shard>,
     /// The owner of each shard, in the order of the shards; empty before the first heartbeat.
