@@ -19,6 +19,7 @@ pub mod placing;
 pub mod publisher;
 pub mod replacer;
 pub mod service;
+mod setback;
 pub mod settler;
 pub mod topic_keeper;
 pub mod wheel;

@@ -1,12 +1,14 @@
 //! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed one by one, so a call is bounded in rows and in time, and what
 //! it counts is what its own commits have changed.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics::Metrics;
 use super::placing::Placing;
 use super::service::{Bulk, BulkDone, Trouble};
+use super::setback::{Tries, trouble_of, trouble_of_look};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView};
 use crate::postgres::Error;
@@ -18,8 +20,6 @@ use crate::shutdown::chain;
 
 /// A call that has taken so long begins no further piece: it says how far it has come.
 const SPAN_MAX: Duration = Duration::from_secs(5);
-/// A piece that gave way to another transaction is repeated so often.
-const TRIES_MAX: usize = 5;
 
 /// Answers what changes dead letters, or many tasks.
 #[derive(Debug)]
@@ -54,13 +54,11 @@ impl Progress {
 
     /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
     fn end_with(&self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
-        let reason = chain(error);
         match (self.task_count, error.is_unknown()) {
-            (0, true) => Err(Trouble::Unknown { reason }),
-            (count, true) => Err(Trouble::Unknown { reason: format!("{reason}; {count} tasks were done for certain") }),
-            (0, false) => Err(Trouble::Unavailable { reason }),
+            (0, _) => Err(trouble_of(error)),
+            (count, true) => Err(Trouble::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
             (_, false) => {
-                tracing::warn!(error = reason, "a call for many tasks ends early, and says so");
+                tracing::warn!(error = chain(error), "a call for many tasks ends early, and says so");
                 Ok(self.with_more(searched_to))
             }
         }
@@ -86,8 +84,7 @@ impl Bulks {
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
             let page = match self.look(&selection, from, limit).await {
                 Ok(page) => page,
-                // A look changes nothing, answered or not.
-                Err(error) if progress.task_count == 0 => return Err(Trouble::Unavailable { reason: chain(&error) }),
+                Err(error) if progress.task_count == 0 => return Err(trouble_of_look(&error)),
                 Err(_looked_in_vain) => return Ok(progress.with_more(from)),
             };
             if progress.room() == 0 {
@@ -117,13 +114,10 @@ impl Bulks {
             return Ok(());
         }
         let mut group = CancelGroup::new(&page.tasks);
-        let mut tries = 1;
+        let mut tries = Tries::default();
         let outcome = loop {
             match self.cancels.cancel(&mut group).await {
-                Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
-                    tracing::debug!(error = chain(&error), tries, "cancelling a group again");
-                    tries += 1;
-                }
+                Err(error) if tries.again(&error) => {}
                 other => break other,
             }
         };
@@ -138,17 +132,14 @@ impl Bulks {
         let mut progress = Progress::new(self.request_deadline);
         if bulk.is_dry_run {
             let counting = self.dead_letters.count(&bulk.topic, ids, Bulk::TASKS_MAX + 1).await;
-            let count = counting.map_err(|error| Trouble::Unavailable { reason: chain(&error) })?;
+            let count = counting.map_err(|error| trouble_of_look(&error))?;
             let (task_count, has_more) = (count.min(Bulk::TASKS_MAX), count > Bulk::TASKS_MAX);
             return Ok(BulkDone { task_count, has_more, searched_to: None });
         }
-        let mut tries = 1;
+        let mut tries = Tries::default();
         loop {
             let redriven = match self.dead_letters.redrive_many(&bulk.topic, ids, progress.room()).await {
-                Err(Error::GaveWay { .. }) if tries < TRIES_MAX => {
-                    tries += 1;
-                    continue;
-                }
+                Err(error) if tries.again(&error) => continue,
                 Err(error) => return progress.end_with(&error, None),
                 Ok(redriven) => redriven,
             };
@@ -165,32 +156,20 @@ impl Bulks {
 
     /// Puts one dead letter back.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        let mut tries = 1;
-        loop {
-            match self.dead_letters.redrive(id).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(redriven)) => {
-                    self.put_back(&[redriven.row]);
-                    return Ok(Some(redriven.view));
-                }
-                Err(error) => tries_again(&error, &mut tries)?,
-            }
-        }
+        let redriven = change(|| self.dead_letters.redrive(id)).await?;
+        Ok(redriven.map(|redriven| {
+            self.put_back(&[redriven.row]);
+            redriven.view
+        }))
     }
 
     /// Drops one dead letter.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        let mut tries = 1;
-        loop {
-            match self.dead_letters.discard(id).await {
-                Ok(None) => return Ok(None),
-                Ok(dropped) => {
-                    self.metrics.dead_letters_dropped.inc();
-                    return Ok(dropped);
-                }
-                Err(error) => tries_again(&error, &mut tries)?,
-            }
+        let dropped = change(|| self.dead_letters.discard(id)).await?;
+        if dropped.is_some() {
+            self.metrics.dead_letters_dropped.inc();
         }
+        Ok(dropped)
     }
 
     /// Sees to it that new rows are claimed at once; answers how many they are.
@@ -202,14 +181,13 @@ impl Bulks {
     }
 }
 
-/// What follows from an error of a change of one dead letter, at the `tries`th try: another try, or the answer.
-fn tries_again(error: &Error, tries: &mut usize) -> Result<(), Trouble> {
-    match error {
-        Error::GaveWay { .. } if *tries < TRIES_MAX => {
-            *tries += 1;
-            Ok(())
+/// Makes a change of one dead letter, again when it gave way.
+async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Trouble> {
+    let mut tries = Tries::default();
+    loop {
+        match make().await {
+            Err(error) if tries.again(&error) => {}
+            outcome => return outcome.map_err(|error| trouble_of(&error)),
         }
-        error if error.is_unknown() => Err(Trouble::Unknown { reason: chain(error) }),
-        error => Err(Trouble::Unavailable { reason: chain(error) }),
     }
 }

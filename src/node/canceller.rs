@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::service::Trouble;
+use super::setback::trouble_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::postgres::Error;
@@ -120,9 +121,4 @@ impl Lane {
         }
         answers
     }
-}
-
-fn trouble_of(error: &Error) -> Trouble {
-    let reason = chain(error);
-    if error.is_unknown() { Trouble::Unknown { reason } } else { Trouble::Unavailable { reason } }
 }

@@ -21,6 +21,7 @@ use super::service::{
     Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
     Page, ParkedTopic, Placed, Refusal, Trouble,
 };
+use super::setback::{refusal_of_look, trouble_of_look};
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
     ClusterSettings, Cursor, NewTask, NodeId, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
@@ -127,9 +128,9 @@ impl Desk {
                 Ok(known) => known,
                 Err(error) => {
                     // Whether they are known cannot be told, so they are not refused for good.
-                    let reason = chain(&error);
+                    let refusal = refusal_of_look(&error);
                     let unsure = refused.iter().skip(chunk * TASKS_MAX);
-                    unsure.for_each(|refused| answers[refused.index] = Err(Refusal::Unavailable { reason: reason.clone() }));
+                    unsure.for_each(|refused| answers[refused.index] = Err(refusal.clone()));
                     return;
                 }
             };
@@ -228,7 +229,7 @@ impl Desk {
     }
 
     async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Trouble> {
-        self.names.entry(topic, name).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })
+        self.names.entry(topic, name).await.map_err(|error| trouble_of_look(&error))
     }
 
     /// Withdraws a task.
@@ -258,7 +259,7 @@ impl Desk {
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        self.look_up.task(id).await.map_err(|error| Trouble::Unavailable { reason: chain(&error) })
+        self.look_up.task(id).await.map_err(|error| trouble_of_look(&error))
     }
 
     pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {

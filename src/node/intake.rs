@@ -9,18 +9,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::named_store::NamedStore;
-use super::placing::{Place, Placing, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp};
 use super::service::{Accepted, Refusal};
+use super::setback::{Tries, refusal_of};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 
-/// A group that gave way to another transaction is repeated so often.
-const TRIES_MAX: usize = 5;
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.
 const BYTES_UNIT: usize = 1024;
 
@@ -269,13 +268,10 @@ impl Lane {
 
     /// Stores all of `tasks` or none; repeats what gave way to another transaction.
     async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
-        let mut tries = 1;
+        let mut tries = Tries::default();
         loop {
             match self.store.store(tasks).await {
-                Err(error @ Error::GaveWay { .. }) if tries < TRIES_MAX => {
-                    tracing::debug!(error = chain(&error), tries, "storing a group again");
-                    tries += 1;
-                }
+                Err(error) if tries.again(&error) => {}
                 outcome => return outcome,
             }
         }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use super::service::{Counts, Figure, Page, Trouble};
+use super::setback::trouble_of_look;
 use crate::domain::{Cursor, Selection, TopicName};
-use crate::postgres::Error;
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;
 use crate::postgres::listing::{LOOKED_MAX, Listing};
-use crate::shutdown::chain;
 
 /// Topics that are counted one by one in an answer, the largest.
 const TOPICS_MAX: usize = 1000;
@@ -27,18 +26,18 @@ pub struct Lists {
 
 impl Lists {
     pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await.map_err(unavailable)?;
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await.map_err(|error| trouble_of_look(&error))?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
     pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        let page = self.dead_letters.page(selection, from, limit).await.map_err(unavailable)?;
+        let page = self.dead_letters.page(selection, from, limit).await.map_err(|error| trouble_of_look(&error))?;
         Ok(Page { tasks: page.tasks, next: page.next })
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
-        let counted = self.counter.count(rand::random()).await.map_err(unavailable)?;
+        let counted = self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
         Ok(counts_of(&counted, topic))
     }
 }
@@ -58,9 +57,4 @@ fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
         has_more_topics,
         minutes: minutes.map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count))).collect(),
     }
-}
-
-/// What only reads has either an answer or none.
-fn unavailable(error: Error) -> Trouble {
-    Trouble::Unavailable { reason: chain(&error) }
 }

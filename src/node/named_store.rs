@@ -12,8 +12,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::placing::{Place, Placing, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp};
 use super::service::{Accepted, Refusal};
+use super::setback::refusal_of;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
 use crate::kill_point::{Point, reach};

@@ -6,14 +6,11 @@ use std::time::Duration;
 use super::claimer;
 use super::holdings::Past;
 use super::keeper::Leaves;
-use super::service::Refusal;
 use super::wheel::Entrance;
 use crate::clock;
 use crate::domain::{Batch, IdRange, NewTask, TaskId, Timestamp};
 use crate::engine::placing;
 pub use crate::engine::placing::Place;
-use crate::postgres::Error;
-use crate::shutdown::chain;
 
 /// Ranges of ids behind the front that wait to be claimed.
 const LATE_MAX: usize = 64;
@@ -88,15 +85,5 @@ impl Placing {
 pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
     for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
         task.id = task.id.due_at_least(now.floor_millis());
-    }
-}
-
-/// What the submitter of a task is told when Postgres did not store it.
-pub fn refusal_of(error: &Error) -> Refusal {
-    let reason = chain(error);
-    match error {
-        Error::Unanswered { .. } => Refusal::Unknown { reason },
-        Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
     }
 }

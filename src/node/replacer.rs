@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::placing::{Place, Placing, clamp, refusal_of};
+use super::placing::{Place, Placing, clamp};
 use super::service::{Placed, Refusal};
+use super::setback::{refusal_of, refusal_of_look};
 use crate::clock;
 use crate::domain::{IdRange, NewTask, TaskId, TaskState};
 use crate::postgres::Error;
@@ -75,8 +76,7 @@ impl Replacer {
 }
 
 async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, Refusal> {
-    let unavailable = |error: Error| Refusal::Unavailable { reason: chain(&error) };
-    let view = look_up.task(entry.id).await.map_err(unavailable)?;
+    let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
     Ok(match view {
         // Nothing is known of it any more: it has been final for longer than receipts are kept.
         None => Finding::Final,

@@ -28,12 +28,12 @@ async fn two_and_three_nodes_split_the_shards_within_the_cap() {
     let second = cluster.node("second");
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
-    assert_eq!(first.bulletin().owners, second.standing().owners);
+    assert_eq!(first.bulletin().owners, second.bulletin().owners);
     let before = first.bulletin().owners;
     let third = cluster.node("third");
     for node in [&first, &second, &third] {
-        node.wait("at most 22 shards", SOON, |standing| standing.owners.contains(&third.id) && standing.mine.len() <= 22).await;
-        assert_eq!(node.bulletin().owners, first.standing().owners);
+        node.wait("at most 22 shards", SOON, |bulletin| bulletin.owners.contains(&third.id) && bulletin.mine.len() <= 22).await;
+        assert_eq!(node.bulletin().owners, first.bulletin().owners);
     }
     let after = first.bulletin().owners;
     let forced = before.iter().zip(&after).filter(|(before, after)| before != after && **after != third.id).count();
@@ -94,7 +94,7 @@ async fn an_etcd_that_drops_all_sessions_at_once_moves_nothing() {
     let cluster = Cluster::new(TTL).await;
     let nodes = [cluster.node("first"), cluster.node("second"), cluster.node("third")];
     for node in &nodes {
-        node.wait("three nodes", SOON, |standing| standing.mine.len() <= 22 && !standing.mine.is_empty()).await;
+        node.wait("three nodes", SOON, |bulletin| bulletin.mine.len() <= 22 && !bulletin.mine.is_empty()).await;
     }
     eventually("three keys", SOON, async || nodes[0].metric("punctual_etcd_members") == 3.0).await;
     let (_, _, revoked) = tokio::join!(nodes[0].stays_put(TTL * 2), nodes[1].stays_put(TTL * 2), cluster.revoke_all_sessions());
@@ -162,15 +162,15 @@ async fn a_node_without_brokers_gives_its_shards_away_while_others_have_contact(
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
     *second.broker.lock().unwrap() = BrokerContact { has_broker: false, has_due: true };
-    second.wait("cut off", SOON, |standing| standing.is_cut_off && standing.mine.is_empty()).await;
+    second.wait("cut off", SOON, |bulletin| bulletin.is_cut_off && bulletin.mine.is_empty()).await;
     first.wait_for_shards(64, SOON).await;
     *second.broker.lock().unwrap() = BrokerContact { has_broker: true, has_due: false };
-    second.wait("back", SOON, |standing| !standing.is_cut_off && standing.mine.len() == 32).await;
+    second.wait("back", SOON, |bulletin| !bulletin.is_cut_off && bulletin.mine.len() == 32).await;
     // Not ready: no producer yet.
     *first.broker.lock().unwrap() = BrokerContact::default();
     first.wait_for_shards(0, SOON).await;
     *second.broker.lock().unwrap() = BrokerContact::default();
-    second.wait("nobody can, so everybody stays", SOON, |standing| standing.mine.len() == 32).await;
+    second.wait("nobody can, so everybody stays", SOON, |bulletin| bulletin.mine.len() == 32).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
