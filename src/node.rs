@@ -21,5 +21,6 @@ pub mod replacer;
 pub mod service;
 mod setback;
 pub mod settler;
+pub mod shared;
 pub mod topic_keeper;
 pub mod wheel;

@@ -29,13 +29,13 @@ use crate::node::lists::Lists;
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
 use crate::node::named_store::NamedStore;
-use crate::node::placing::Placing;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::replacer::Replacer;
 use crate::node::service::{Lack, Missing, Service};
-use crate::node::settler::{self, Settler, Undone};
+use crate::node::settler::{Settler, Undone};
+use crate::node::shared::{Calls, Shared};
 use crate::node::topic_keeper::TopicKeeper;
-use crate::node::wheel::{self, Entrance};
+use crate::node::wheel;
 use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::cancel_many::CancelMany;
@@ -75,7 +75,8 @@ const DEAD_LETTERS_MAX: usize = 2;
 pub const IN_FLIGHT_BATCHES_MAX: usize = 8_192;
 /// A start is not delayed for longer by a Kafka that does not answer.
 const PRELOAD_DEADLINE: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(500);
+/// Waits between tries to make the partitions.
+const PARTITIONS_RETRY: Duration = Duration::from_millis(500);
 
 /// What can be made before the servers are there.
 #[derive(Debug)]
@@ -176,16 +177,19 @@ impl Running {
     }
 }
 
-/// What all loops share.
+/// What a node is built from.
+struct Site<'a> {
+    settings: &'a Settings,
+    parts: &'a Parts,
+    cluster: ClusterSettings,
+    tasks: &'a Tasks,
+}
+
+/// What most of its loops work with.
 struct Core {
-    clock: Arc<ClusterClock>,
-    gate: Arc<Gate>,
-    holdings: Arc<Holdings>,
-    leaves: Arc<Leaves>,
+    shared: Arc<Shared>,
     membership: Membership,
     publisher: Arc<Publisher>,
-    wheel: Entrance,
-    shared: Arc<claimer::Shared>,
     progress: Progress,
 }
 
@@ -197,288 +201,247 @@ pub async fn start(
     service: &Service,
     tasks: &Tasks,
 ) -> Result<Running, Failure> {
-    let leaves = Arc::new(Leaves::default());
+    let site = Site { settings, parts: &parts, cluster, tasks };
+    let (leaves, clock) = (Arc::new(Leaves::default()), Arc::new(ClusterClock::default()));
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
-    let clock = Arc::new(ClusterClock::default());
-    keep_partitions(settings, &parts, cluster, (&leaves, &clock), (service, tasks)).await;
-    let interval = Rules::new(&cluster).interval();
-    let sweeping = keeper::sweep_names(
-        Arc::clone(&names),
-        Arc::clone(&clock),
-        interval,
-        parts.keeper_metrics.clone(),
-        tasks.stopping.clone(),
-    );
-    tasks.spawn("free names", sweeping);
-    let core = core(settings, &parts, cluster, (leaves, clock), tasks)?;
-    preload(&parts, &core).await;
-    start_claimers(settings, &parts, cluster, &core, tasks);
-    let placing = Placing {
-        shared: Arc::clone(&core.shared),
-        leaves: Arc::clone(&core.leaves),
-        wheel: core.wheel.clone(),
-        window: cluster.window,
-    };
-    start_settling(settings, &parts, &core, &placing, tasks);
-    let intake = start_intake(settings, &parts, &placing, &names, tasks);
-    let (lists, bulks) = lists_and_bulks(settings, &parts, &cluster, &placing);
-    let replacer = Replacer { placing, replaces: Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX) };
+    site.keep_partitions(&leaves, &clock, service).await;
+    site.free_names(&names, &clock);
+    let core = site.core(leaves, clock)?;
+    site.preload(&core.publisher).await;
+    site.start_claimers(&core);
+    site.start_settling(&core);
+    let intake = site.start_intake(&core.shared, &names);
+    let (lists, bulks) = site.lists_and_bulks(&core.shared);
+    let replaces = Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX);
     let cancels = cancel::Canceller::new(&parts.postgres);
     let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, parts.metrics.clone(), tasks.stopping.clone());
     tasks.spawn("cancel", lane.run());
     service.open(Desk {
-        node: parts.node,
-        cluster,
+        shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
-        clock: Arc::clone(&core.clock),
-        gate: Arc::clone(&core.gate),
-        holdings: Arc::clone(&core.holdings),
         intake: intake.clone(),
         canceller,
-        replacer,
+        replacer: Replacer { shared: Arc::clone(&core.shared), replaces },
         names,
+        look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
         lists,
         bulks,
-        look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
         backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
-        topics: parts.topics,
+        topics: parts.topics.clone(),
         bulletin: core.membership.bulletin(),
-        leaves: Arc::clone(&core.leaves),
-        metrics: parts.metrics,
         draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
     });
-    Ok(Running { membership: core.membership, holdings: core.holdings, publisher: core.publisher, intake })
+    let holdings = Arc::clone(&core.shared.holdings);
+    Ok(Running { membership: core.membership, holdings, publisher: core.publisher, intake })
 }
 
-/// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
-async fn keep_partitions(
-    settings: &Settings,
-    parts: &Parts,
-    cluster: ClusterSettings,
-    (leaves, clock): (&Arc<Leaves>, &Arc<ClusterClock>),
-    (service, tasks): (&Service, &Tasks),
-) {
-    let mut rules = Rules::new(&cluster);
-    rules.payload_retention = settings.retention.payloads;
-    rules.receipts_retention = settings.retention.receipts;
-    let mut keeper = Keeper::new(&parts.postgres, rules, Arc::clone(leaves), parts.keeper_metrics.clone());
-    loop {
-        let reason = match keeper.make_all().await {
-            Ok(true) => break,
-            Ok(false) => {
-                tracing::info!("another node makes the partitions; waiting for them");
-                "another node makes the partitions".to_owned()
+impl Site<'_> {
+    /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
+    async fn keep_partitions(&self, leaves: &Arc<Leaves>, clock: &Arc<ClusterClock>, service: &Service) {
+        let mut rules = Rules::new(&self.cluster);
+        rules.payload_retention = self.settings.retention.payloads;
+        rules.receipts_retention = self.settings.retention.receipts;
+        let metrics = self.parts.keeper_metrics.clone();
+        let mut keeper = Keeper::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
+        loop {
+            let reason = match keeper.make_all().await {
+                Ok(true) => break,
+                Ok(false) => {
+                    tracing::info!("another node makes the partitions; waiting for them");
+                    "another node makes the partitions".to_owned()
+                }
+                Err(error) => {
+                    let reason = chain(&error);
+                    tracing::warn!(error = reason, "make partitions; trying again");
+                    format!("the partitions cannot be made: {reason}")
+                }
+            };
+            service.waits_for(self.parts.missing(reason));
+            tokio::select! {
+                () = clock::sleep(PARTITIONS_RETRY) => {}
+                () = self.tasks.draining.cancelled() => return,
             }
-            Err(error) => {
-                let reason = chain(&error);
-                tracing::warn!(error = reason, "make partitions; trying again");
-                format!("the partitions cannot be made: {reason}")
+        }
+        keeper::start(self.tasks, &self.parts.postgres, keeper, clock);
+    }
+
+    fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
+        let interval = Rules::new(&self.cluster).interval();
+        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.keeper_metrics.clone());
+        let sweeping = keeper::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
+        self.tasks.spawn("free names", sweeping);
+    }
+
+    /// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
+    async fn preload(&self, publisher: &Publisher) {
+        match recent_topics(&self.parts.postgres).await {
+            Ok(topics) if topics.is_empty() => {}
+            Ok(topics) => {
+                let loaded = publisher.preload(topics, PRELOAD_DEADLINE).await;
+                tracing::debug!(loaded, "topics preloaded");
             }
+            Err(error) => tracing::debug!(error = chain(&error), "preload topics"),
+        }
+    }
+
+    fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, Failure> {
+        let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
+        let bounds = holdings::Bounds {
+            tasks_max: settings.bounds.in_flight_tasks,
+            bytes_max: settings.bounds.in_flight_bytes,
+            batches_max: IN_FLIGHT_BATCHES_MAX,
         };
-        service.waits_for(parts.missing(reason));
-        tokio::select! {
-            () = clock::sleep(RETRY) => {}
-            () = tasks.draining.cancelled() => return,
-        }
+        let topic_rules = topics::Settings {
+            silence_max: SILENCE_MAX,
+            denial_max: settings.kafka.topic_denial_max,
+            tasks_max: settings.bounds.topic_in_flight_tasks,
+            bytes_max: settings.bounds.in_flight_bytes / 4,
+        };
+        let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
+        let progress = Progress::new(settings.claim_loops);
+        let membership = self.start_membership(&clock, &holdings, &progress);
+        let contact = parts.contact.clone();
+        let gate = Arc::new(Gate::new(Arc::clone(&clock), contact.clone(), tasks.draining.clone(), membership.trust()));
+        let reports = Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact.clone(), parts.metrics.clone());
+        let publisher = Arc::new(Publisher::new(
+            Arc::new(reports),
+            parts.kafka.clone(),
+            parts.kafka_metrics.clone(),
+            contact,
+            Arc::clone(&gate),
+        )?);
+        let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
+        let shared = Arc::new(Shared {
+            node: parts.node,
+            cluster: self.cluster,
+            clock,
+            holdings,
+            gate,
+            leaves,
+            wheel,
+            metrics: parts.metrics.clone(),
+            calls: Calls::default(),
+        });
+        Ok(Core { shared, membership, publisher, progress })
     }
-    keeper::start(tasks, &parts.postgres, keeper, clock);
-}
 
-/// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
-async fn preload(parts: &Parts, core: &Core) {
-    match recent_topics(&parts.postgres).await {
-        Ok(topics) if topics.is_empty() => {}
-        Ok(topics) => {
-            let loaded = core.publisher.preload(topics, PRELOAD_DEADLINE).await;
-            tracing::debug!(loaded, "topics preloaded");
-        }
-        Err(error) => tracing::debug!(error = chain(&error), "preload topics"),
+    fn start_membership(&self, clock: &Arc<ClusterClock>, holdings: &Arc<Holdings>, progress: &Progress) -> Membership {
+        let (settings, parts) = (self.settings, self.parts);
+        let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
+        let broker = move || BrokerContact { has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
+        let identity = membership::Settings {
+            node: parts.node,
+            name: settings.node_name.clone(),
+            address: parts.advertise.clone(),
+            version: config::RELEASE.to_owned(),
+            started_at: clock::wall(),
+            ttl: settings.session_ttl,
+            shards: self.cluster.shards,
+        };
+        let works_with = membership::Parts {
+            postgres: parts.postgres.clone(),
+            etcd: parts.etcd.clone(),
+            clock: Arc::clone(clock),
+            progress: progress.clone(),
+            broker: Arc::new(broker),
+            metrics: parts.membership_metrics.clone(),
+        };
+        membership::start(identity, works_with, self.tasks)
     }
-}
 
-fn core(
-    settings: &Settings,
-    parts: &Parts,
-    cluster: ClusterSettings,
-    (leaves, clock): (Arc<Leaves>, Arc<ClusterClock>),
-    tasks: &Tasks,
-) -> Result<Core, Failure> {
-    let bounds = holdings::Bounds {
-        tasks_max: settings.bounds.in_flight_tasks,
-        bytes_max: settings.bounds.in_flight_bytes,
-        batches_max: IN_FLIGHT_BATCHES_MAX,
-    };
-    let topic_rules = topics::Settings {
-        silence_max: SILENCE_MAX,
-        denial_max: settings.kafka.topic_denial_max,
-        tasks_max: settings.bounds.topic_in_flight_tasks,
-        bytes_max: settings.bounds.in_flight_bytes / 4,
-    };
-    let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
-    let progress = Progress::new(settings.claim_loops);
-    let membership = start_membership(settings, parts, cluster, &clock, &holdings, &progress, tasks)?;
-    let gate = Arc::new(Gate::new(Arc::clone(&clock), parts.contact.clone(), tasks.draining.clone(), membership.trust()));
-    let contact = parts.contact.clone();
-    let reports = Arc::new(Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact, parts.metrics.clone()));
-    let publisher = Arc::new(Publisher::new(
-        reports,
-        parts.kafka.clone(),
-        parts.kafka_metrics.clone(),
-        parts.contact.clone(),
-        Arc::clone(&gate),
-    )?);
-    let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
-    let shared = Arc::new(claimer::Shared::new(
-        parts.node,
-        cluster.shards,
-        Arc::clone(&clock),
-        Arc::clone(&holdings),
-        Arc::clone(&gate),
-        Arc::clone(&leaves),
-        parts.metrics.clone(),
-    ));
-    Ok(Core { clock, gate, holdings, leaves, membership, publisher, wheel, shared, progress })
-}
-
-#[expect(clippy::too_many_arguments, reason = "the membership touches as many parts; it is started in one place")]
-fn start_membership(
-    settings: &Settings,
-    parts: &Parts,
-    cluster: ClusterSettings,
-    clock: &Arc<ClusterClock>,
-    holdings: &Arc<Holdings>,
-    progress: &Progress,
-    tasks: &Tasks,
-) -> Result<Membership, Failure> {
-    let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
-    let broker = move || BrokerContact { has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
-    let identity = membership::Settings {
-        node: parts.node,
-        name: settings.node_name.clone(),
-        address: parts.advertise.clone(),
-        version: config::RELEASE.to_owned(),
-        started_at: clock::wall(),
-        ttl: settings.session_ttl,
-        shards: cluster.shards,
-    };
-    let works_with = membership::Parts {
-        postgres: parts.postgres.clone(),
-        etcd: parts.etcd.clone(),
-        clock: Arc::clone(clock),
-        progress: progress.clone(),
-        broker: Arc::new(broker),
-        metrics: parts.membership_metrics.clone(),
-    };
-    Ok(membership::start(identity, works_with, tasks))
-}
-
-fn start_claimers(settings: &Settings, parts: &Parts, cluster: ClusterSettings, core: &Core, tasks: &Tasks) {
-    let pace = Pace {
-        tick: settings.tick,
-        // A claim has taken 80 to 130 ms on a bad disk: a window of 200 ms still hides it.
-        tick_calm: (cluster.window / 4).clamp(settings.tick, TICK_MAX),
-        // The first claim of what comes then is small: 120 ms are left for it.
-        tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
-        loop_count: settings.claim_loops,
-    };
-    let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
-    for index in 0..settings.claim_loops {
-        let claimer = Claimer::new(
-            index,
-            Arc::clone(&core.shared),
-            claimer::Parts {
+    fn start_claimers(&self, core: &Core) {
+        let (settings, cluster) = (self.settings, self.cluster);
+        let pace = Pace {
+            tick: settings.tick,
+            // A claim has taken 80 to 130 ms on a bad disk: a window of 200 ms still hides it.
+            tick_calm: (cluster.window / 4).clamp(settings.tick, TICK_MAX),
+            // The first claim of what comes then is small: 120 ms are left for it.
+            tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
+            loop_count: settings.claim_loops,
+        };
+        let rules =
+            claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
+        for index in 0..settings.claim_loops {
+            let parts = claimer::Parts {
                 pace,
                 settings: rules,
                 bulletin: core.membership.bulletin(),
                 progress: core.progress.clone(),
-                wheel: core.wheel.clone(),
-                draining: tasks.draining.clone(),
-                claims: Claims::new(&parts.postgres),
-            },
-        );
-        tasks.spawn("claim", claimer.run());
+                draining: self.tasks.draining.clone(),
+                claims: Claims::new(&self.parts.postgres),
+            };
+            self.tasks.spawn("claim", Claimer::new(index, Arc::clone(&core.shared), parts).run());
+        }
     }
-}
 
-fn start_settling(settings: &Settings, parts: &Parts, core: &Core, placing: &Placing, tasks: &Tasks) {
-    let undone = Arc::new(Undone::default());
-    let settler = Settler {
-        settles: Settles::new(&parts.postgres, parts.node, settings.retention.names),
-        placing: placing.clone(),
-        reports: Arc::clone(&core.publisher.reports),
-        clock: Arc::clone(&core.clock),
-        undone: Arc::clone(&undone),
-        metrics: parts.metrics.clone(),
-        stopping: tasks.stopping.clone(),
-        batches_max: settler::BATCHES_MAX,
-        is_failing: false,
-    };
-    tasks.spawn("settle", settler.run());
-    let adopter = Adopter {
-        adoptions: Adoptions::new(&parts.postgres, parts.node),
-        holdings: Arc::clone(&core.holdings),
-        publisher: Arc::clone(&core.publisher),
-        gate: Arc::clone(&core.gate),
-        undone,
-        wheel: core.wheel.clone(),
-        metrics: parts.metrics.clone(),
-        adopt_now: core.membership.adopt_now(),
-        stopping: tasks.stopping.clone(),
-        suspects: Suspects::default(),
-        to_load: Vec::new(),
-        to_free: Vec::new(),
-        bulletin: core.membership.bulletin(),
-        progress: core.progress.clone(),
-        clock: Arc::clone(&core.clock),
-        past: LookBack::default(),
-    };
-    tasks.spawn("adopt", adopter.run());
-    let topic_keeper = TopicKeeper {
-        shared: Arc::clone(&core.shared),
-        publisher: Arc::clone(&core.publisher),
-        topics: parts.topics.clone(),
-        silence_max: SILENCE_MAX,
-        clock: Arc::clone(&core.clock),
-        stopping: tasks.stopping.clone(),
-        is_failing: false,
-    };
-    let closing = TopicKeeper::close_retired(Arc::clone(&topic_keeper.publisher), tasks.stopping.clone());
-    tasks.spawn("close producers", closing);
-    tasks.spawn("topics", topic_keeper.run());
-}
+    fn start_settling(&self, core: &Core) {
+        let (parts, tasks) = (self.parts, self.tasks);
+        let undone = Arc::new(Undone::default());
+        let settles = Settles::new(&parts.postgres, parts.node, self.settings.retention.names);
+        let (shared, reports) = (Arc::clone(&core.shared), Arc::clone(&core.publisher.reports));
+        let settler = Settler::new(settles, shared, reports, Arc::clone(&undone), tasks.stopping.clone());
+        tasks.spawn("settle", settler.run());
+        let adopter = Adopter {
+            adoptions: Adoptions::new(&parts.postgres, parts.node),
+            shared: Arc::clone(&core.shared),
+            publisher: Arc::clone(&core.publisher),
+            undone,
+            adopt_now: core.membership.adopt_now(),
+            stopping: tasks.stopping.clone(),
+            suspects: Suspects::default(),
+            to_load: Vec::new(),
+            to_free: Vec::new(),
+            bulletin: core.membership.bulletin(),
+            progress: core.progress.clone(),
+            past: LookBack::default(),
+        };
+        tasks.spawn("adopt", adopter.run());
+        tasks.spawn("close producers", TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()));
+        let topic_keeper = TopicKeeper {
+            shared: Arc::clone(&core.shared),
+            publisher: Arc::clone(&core.publisher),
+            topics: parts.topics.clone(),
+            silence_max: SILENCE_MAX,
+            stopping: tasks.stopping.clone(),
+        };
+        tasks.spawn("topics", topic_keeper.run());
+    }
 
-fn lists_and_bulks(settings: &Settings, parts: &Parts, cluster: &ClusterSettings, placing: &Placing) -> (Lists, Bulks) {
-    let listing = Arc::new(Listing::new(&parts.postgres, cluster, LISTS_MAX));
-    let dead_letters = Arc::new(DeadLetters::new(&parts.postgres, settings.retention.names, DEAD_LETTERS_MAX));
-    let lists = Lists {
-        listing: Arc::clone(&listing),
-        dead_letters: Arc::clone(&dead_letters),
-        counter: Counter::new(&parts.postgres, cluster),
-        metrics: parts.metrics.clone(),
-    };
-    let bulks = Bulks {
-        listing,
-        dead_letters,
-        cancels: CancelMany::new(&parts.postgres),
-        placing: placing.clone(),
-        metrics: parts.metrics.clone(),
-        request_deadline: settings.bounds.request_timeout,
-    };
-    (lists, bulks)
-}
+    fn lists_and_bulks(&self, shared: &Arc<Shared>) -> (Lists, Bulks) {
+        let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
+        let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
+        let dead_letters = Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
+        let lists = Lists {
+            listing: Arc::clone(&listing),
+            dead_letters: Arc::clone(&dead_letters),
+            counter: Counter::new(postgres, cluster),
+            metrics: self.parts.metrics.clone(),
+        };
+        let bulks = Bulks {
+            listing,
+            dead_letters,
+            cancels: CancelMany::new(postgres),
+            shared: Arc::clone(shared),
+            request_deadline: self.settings.bounds.request_timeout,
+        };
+        (lists, bulks)
+    }
 
-fn start_intake(settings: &Settings, parts: &Parts, placing: &Placing, names: &Arc<Names>, tasks: &Tasks) -> Intake {
-    let bounds = intake::Bounds { tasks_max: settings.bounds.submit_queue_tasks, bytes_max: settings.bounds.submit_queue_bytes };
-    let named = NamedStore {
-        placing: placing.clone(),
-        submits: NamedSubmits::new(&parts.postgres, parts.node, settings.retention.names),
-        names: Arc::clone(names),
-    };
-    let submits = Submits::new(&parts.postgres, parts.node);
-    let lanes = intake::Parts { placing: placing.clone(), submits, named, stopping: tasks.stopping.clone() };
-    let (intake, [plain, named]) = Intake::new(bounds, lanes);
-    tasks.spawn("submit", plain.run());
-    tasks.spawn("submit named", named.run());
-    intake
+    fn start_intake(&self, shared: &Arc<Shared>, names: &Arc<Names>) -> Intake {
+        let (parts, bounds) = (self.parts, &self.settings.bounds);
+        let bounds = intake::Bounds { tasks_max: bounds.submit_queue_tasks, bytes_max: bounds.submit_queue_bytes };
+        let named = NamedStore {
+            shared: Arc::clone(shared),
+            submits: NamedSubmits::new(&parts.postgres, parts.node, self.settings.retention.names),
+            names: Arc::clone(names),
+        };
+        let submits = Submits::new(&parts.postgres, parts.node);
+        let stopping = self.tasks.stopping.clone();
+        let lanes = intake::Parts { shared: Arc::clone(shared), submits, named, stopping };
+        let (intake, [plain, named]) = Intake::new(bounds, lanes);
+        self.tasks.spawn("submit", plain.run());
+        self.tasks.spawn("submit named", named.run());
+        intake
+    }
 }

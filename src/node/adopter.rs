@@ -14,14 +14,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::gate::Gate;
-use super::holdings::{Holdings, Past};
-use super::membership::{Progress, Bulletin};
-use super::metrics::Metrics;
+use super::holdings::Past;
+use super::membership::{Bulletin, Progress};
 use super::publisher::Publisher;
 use super::settler::Undone;
-use super::wheel::Entrance;
-use crate::clock::{self, ClusterClock};
+use super::shared::Shared;
+use crate::clock;
 use crate::domain::ids::floor_of;
 use crate::domain::{BatchId, Monotonic};
 use crate::engine::books::Suspects;
@@ -41,12 +39,9 @@ const RECENT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Adopter {
     pub adoptions: Adoptions,
-    pub holdings: Arc<Holdings>,
+    pub shared: Arc<Shared>,
     pub publisher: Arc<Publisher>,
-    pub gate: Arc<Gate>,
     pub undone: Arc<Undone>,
-    pub wheel: Entrance,
-    pub metrics: Metrics,
     /// A member has left or died: look at once.
     pub adopt_now: Arc<Notify>,
     pub stopping: CancellationToken,
@@ -57,7 +52,6 @@ pub struct Adopter {
     pub to_free: Vec<BatchId>,
     pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
-    pub clock: Arc<ClusterClock>,
     pub past: LookBack,
 }
 
@@ -83,7 +77,7 @@ impl Adopter {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = self.adopt_now.notified() => {}
-                () = self.gate.doubted() => {}
+                () = self.shared.gate.doubted() => {}
                 () = clock::sleep(INTERVAL) => {}
             }
             match self.turn().await {
@@ -92,7 +86,7 @@ impl Adopter {
                     self.progress.adopter_succeeded();
                 }
                 Err(error) => {
-                    self.progress.adopter_failed(&error, self.gate.doubt().is_some());
+                    self.progress.adopter_failed(&error, self.shared.gate.doubt().is_some());
                     if !is_failing {
                         tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
                     }
@@ -105,24 +99,24 @@ impl Adopter {
 
     async fn turn(&mut self) -> Result<(), Error> {
         self.free_all().await?;
-        let doubt = self.gate.doubt();
+        let doubt = self.shared.gate.doubt();
         if doubt.is_some() {
-            self.holdings.doubt();
+            self.shared.holdings.doubt();
         }
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
         let durable_until = self.bulletin.borrow().heartbeat_sent_at;
         // What a crash of Postgres made unsettled again may be older than what was unsettled before.
-        let from = self.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
+        let from = self.shared.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
         let asked_at = clock::monotonic();
         let own = self.adoptions.own_unsettled(from).await?;
         if let Some(doubt) = doubt {
             self.clear_up(&own, asked_at, doubt);
         }
-        let comparison = self.holdings.compare(&own, asked_at);
+        let comparison = self.shared.holdings.compare(&own, asked_at);
         if let Some(durable_until) = durable_until {
             let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
-            self.holdings.durable_until(durable_until, &undone);
+            self.shared.holdings.durable_until(durable_until, &undone);
         }
         if !comparison.undone.is_empty() {
             tracing::warn!(batches = comparison.undone.len(), "settles were undone by a crash of Postgres; they are repeated");
@@ -135,16 +129,16 @@ impl Adopter {
         found.retain(|batch| !self.to_load.contains(batch));
         if !found.is_empty() {
             tracing::info!(batches = found.len(), "found batches of this node's whose claims were not answered");
-            self.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
+            self.shared.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
             self.to_load.extend(found);
         }
-        if self.gate.may_adopt() && self.to_load.is_empty() && self.holdings.has_room() {
+        if self.shared.gate.may_adopt() && self.to_load.is_empty() && self.shared.holdings.has_room() {
             let adopted = self.adoptions.adopt(from, BATCHES_MAX).await?;
             if !adopted.is_empty() {
                 reach(Point::BatchAdopted);
-                adopted.iter().for_each(|batch| self.holdings.adopted(*batch));
+                adopted.iter().for_each(|batch| self.shared.holdings.adopted(*batch));
                 tracing::info!(batches = adopted.len(), "adopted");
-                self.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
+                self.shared.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
                 if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
                     self.adopt_now.notify_one();
                 }
@@ -163,7 +157,7 @@ impl Adopter {
         if self.past.looked_at.is_some_and(|at| began_at.since(at) < LOOK_BACK_EVERY) {
             return;
         }
-        let Some(now) = self.clock.now() else { return };
+        let Some(now) = self.shared.clock.now() else { return };
         let recent = BatchId::from_uuid(floor_of(now.minus(RECENT)));
         self.past.looked_at = Some(began_at);
         match self.adoptions.oldest_unsettled().await {
@@ -174,12 +168,12 @@ impl Adopter {
 
     /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
-        let lost = self.holdings.give_up_lost(own, asked_at);
+        let lost = self.shared.holdings.give_up_lost(own, asked_at);
         if !lost.is_empty() {
             tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
             self.purge();
         }
-        self.gate.clear(doubt);
+        self.shared.gate.clear(doubt);
     }
 
     fn purge(&self) {
@@ -195,7 +189,7 @@ impl Adopter {
             self.to_free.clear();
             return Ok(());
         }
-        let given_up = self.holdings.give_up_all_but(&[], clock::monotonic());
+        let given_up = self.shared.holdings.give_up_all_but(&[], clock::monotonic());
         if !given_up.is_empty() {
             self.purge();
         }
@@ -209,29 +203,26 @@ impl Adopter {
     }
 
     async fn load(&mut self) -> Result<(), Error> {
-        while self.holdings.has_room() {
+        while self.shared.holdings.has_room() {
             let Some(batch) = self.to_load.pop() else { return Ok(()) };
-            if !self.holdings.ask_for(batch) {
+            if !self.shared.holdings.ask_for(batch) {
                 continue;
             }
             match self.adoptions.load(batch).await {
                 Ok(Some(loaded)) => {
-                    let Some(held) = self.holdings.hold(loaded, Past::MaybeSent, clock::monotonic()) else { continue };
                     reach(Point::BatchLoaded);
-                    if !self.wheel.put(held).await {
-                        tracing::warn!("the wheel has ended; an adopted batch is left for others");
-                    }
+                    self.shared.take_in(loaded, Past::MaybeSent).await;
                 }
                 // Settled or adopted meanwhile, or its payload is out of sight for a moment: the next check tells.
-                Ok(None) => self.holdings.forget(batch),
+                Ok(None) => self.shared.holdings.forget(batch),
                 Err(error) if error.is_away() => {
-                    self.holdings.forget(batch);
+                    self.shared.holdings.forget(batch);
                     self.to_load.push(batch);
                     return Err(error);
                 }
                 // One batch that cannot be read must not keep the others. It stays this node's and unsettled: the check finds it again.
                 Err(error) => {
-                    self.holdings.forget(batch);
+                    self.shared.holdings.forget(batch);
                     tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");
                 }
             }

@@ -1,14 +1,12 @@
 //! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed one by one, so a call is bounded in rows and in time, and what
 //! it counts is what its own commits have changed.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::metrics::Metrics;
-use super::placing::Placing;
 use super::service::{Bulk, BulkDone, Trouble};
 use super::setback::{Tries, trouble_of, trouble_of_look};
+use super::shared::Shared;
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView};
 use crate::postgres::Error;
@@ -27,8 +25,7 @@ pub struct Bulks {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
-    pub placing: Placing,
-    pub metrics: Metrics,
+    pub shared: Arc<Shared>,
     /// When a request must be answered. A call ends by itself at half of it, or its caller would not learn what was done.
     pub request_deadline: Duration,
 }
@@ -104,7 +101,7 @@ impl Bulks {
 
     async fn look(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
-        self.metrics.rows_looked_at.inc_by(page.looked);
+        self.shared.metrics.rows_looked_at.inc_by(page.looked);
         Ok(page)
     }
 
@@ -121,7 +118,7 @@ impl Bulks {
                 other => break other,
             }
         };
-        self.metrics.cancelled.inc_by(group.cancelled_count);
+        self.shared.metrics.cancelled.inc_by(group.cancelled_count);
         progress.task_count += group.cancelled_count;
         outcome
     }
@@ -167,16 +164,16 @@ impl Bulks {
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         let dropped = change(|| self.dead_letters.discard(id)).await?;
         if dropped.is_some() {
-            self.metrics.dead_letters_dropped.inc();
+            self.shared.metrics.dead_letters_dropped.inc();
         }
         Ok(dropped)
     }
 
     /// Sees to it that new rows are claimed at once; answers how many they are.
     fn put_back(&self, rows: &[TaskId]) -> u64 {
-        self.placing.look_after(IdRange::spanning(rows.iter().copied()));
+        self.shared.look_after(IdRange::spanning(rows.iter().copied()));
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-        self.metrics.redriven.inc_by(count);
+        self.shared.metrics.redriven.inc_by(count);
         count
     }
 }

@@ -1,22 +1,17 @@
-//! The claim loops: each claims from its half of the node's shards, by the rules of [`crate::engine::claiming`].
+//! The claim loops: each claims from its part of the node's shards, by the rules of [`crate::engine::claiming`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use super::gate::Gate;
-use super::holdings::{Holdings, Past};
-use super::keeper::Leaves;
-use super::mailbox::Mailbox;
-use super::membership::{Progress, Bulletin, blame_of};
-use super::metrics::Metrics;
-use super::wheel::Entrance;
-use crate::clock::{self, ClusterClock};
+use super::holdings::Past;
+use super::membership::{Bulletin, Progress, blame_of};
+use super::shared::Shared;
+use crate::clock;
 use crate::domain::ids::floor_of;
-use crate::domain::{Batch, BatchId, IdRange, NodeId, ShardCount, Timestamp};
+use crate::domain::{Batch, BatchId, IdRange, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
@@ -29,25 +24,6 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// More ids than this in quarantine are not passed by any longer: something else is wrong.
 const QUARANTINE_MAX: usize = 1_000;
-
-/// What the claim loops of a node share with each other, and with those who wake them.
-#[derive(Debug)]
-pub struct Shared {
-    pub node: NodeId,
-    pub shard_count: ShardCount,
-    pub clock: Arc<ClusterClock>,
-    pub holdings: Arc<Holdings>,
-    pub gate: Arc<Gate>,
-    pub leaves: Arc<Leaves>,
-    pub metrics: Metrics,
-    /// Look again now: something was inserted that is due soon. A count, so that no loop misses it.
-    nudge: watch::Sender<u64>,
-    /// Ids that this node inserted behind the front.
-    pub late: Mailbox<IdRange>,
-    /// A topic takes records again, or is given up on: look for what was left. A count, so that each loop sees each change.
-    pub sweep: watch::Sender<u64>,
-    quarantine: Mutex<Vec<Uuid>>,
-}
 
 /// How often the loops look.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +57,6 @@ pub struct Claimer {
     shared: Arc<Shared>,
     bulletin: watch::Receiver<Bulletin>,
     progress: Progress,
-    wheel: Entrance,
     draining: CancellationToken,
     claims: Claims,
     claiming: Claiming,
@@ -104,57 +79,18 @@ pub struct Parts {
     pub settings: Settings,
     pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
-    pub wheel: Entrance,
     pub draining: CancellationToken,
     pub claims: Claims,
 }
 
-impl Shared {
-    #[expect(clippy::too_many_arguments, reason = "the shared state has as many parts; it is made in one place")]
-    pub fn new(
-        node: NodeId,
-        shard_count: ShardCount,
-        clock: Arc<ClusterClock>,
-        holdings: Arc<Holdings>,
-        gate: Arc<Gate>,
-        leaves: Arc<Leaves>,
-        metrics: Metrics,
-    ) -> Self {
-        let (sweep, _) = watch::channel(0);
-        Self {
-            node,
-            shard_count,
-            clock,
-            holdings,
-            gate,
-            leaves,
-            metrics,
-            nudge: watch::Sender::new(0),
-            late: Mailbox::default(),
-            sweep,
-            quarantine: Mutex::default(),
-        }
-    }
-
-    fn quarantined(&self) -> Vec<Uuid> {
-        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Wakes all loops: something is due soon.
-    pub fn nudge(&self) {
-        self.nudge.send_modify(|count| *count += 1);
-    }
-}
-
 impl Claimer {
     pub fn new(index: usize, shared: Arc<Shared>, parts: Parts) -> Self {
-        let all = smallints(&shared.shard_count.all().collect::<Vec<_>>());
+        let all = smallints(&shared.cluster.shards.all().collect::<Vec<_>>());
         Self {
             index,
             pace: parts.pace,
             bulletin: parts.bulletin,
             progress: parts.progress,
-            wheel: parts.wheel,
             draining: parts.draining,
             claims: parts.claims,
             claiming: Claiming::new(parts.settings),
@@ -171,7 +107,7 @@ impl Claimer {
 
     /// Claims until the node drains.
     pub async fn run(mut self) -> Result<(), Failure> {
-        let (mut sweeps, mut nudges) = (self.shared.sweep.subscribe(), self.shared.nudge.subscribe());
+        let (mut sweeps, mut nudges) = (self.shared.calls.sweep.subscribe(), self.shared.calls.nudge.subscribe());
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
         loop {
@@ -314,7 +250,7 @@ impl Claimer {
     /// Looks behind the front: own shards always; the first loop also looks after all that is long overdue, wherever it is.
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
         if self.index == 0 {
-            for ids in self.shared.late.take() {
+            for ids in self.shared.calls.late.take() {
                 self.claiming.came_late(ids, now);
             }
         }
@@ -348,7 +284,7 @@ impl Claimer {
 
     async fn load_quarantine(&mut self) -> Result<(), Error> {
         let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
-        *self.shared.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+        self.shared.calls.set_quarantined(ids);
         Ok(())
     }
 
@@ -359,7 +295,7 @@ impl Claimer {
             let topics = self.shared.holdings.topics();
             (topics.left_out(), topics.full())
         };
-        let quarantined = self.shared.quarantined();
+        let quarantined = self.shared.calls.quarantined();
         let shards = match claim.scope {
             Scope::Mine => &self.mine,
             Scope::All => &self.all,
@@ -433,10 +369,7 @@ impl Claimer {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
             self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
         }
-        let Some(held) = self.shared.holdings.hold(batch, Past::Fresh, clock::monotonic()) else { return };
-        if !self.wheel.put(held).await {
-            tracing::warn!("the wheel has ended; a claimed batch is left for others to adopt");
-        }
+        self.shared.take_in(batch, Past::Fresh).await;
     }
 
     /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again.

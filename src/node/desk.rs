@@ -9,23 +9,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::bulk::Bulks;
 use super::canceller::Canceller;
-use super::gate::Gate;
-use super::holdings::Holdings;
 use super::intake::Intake;
-use super::keeper::Leaves;
 use super::lists::Lists;
 use super::membership::Bulletin;
-use super::metrics::Metrics;
 use super::replacer::Replacer;
 use super::service::{
     Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
     Page, ParkedTopic, Placed, Refusal, Trouble,
 };
 use super::setback::{refusal_of_look, trouble_of_look};
-use crate::clock::{self, ClusterClock};
-use crate::domain::{
-    ClusterSettings, Cursor, NewTask, NodeId, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
-};
+use super::shared::Shared;
+use crate::clock;
+use crate::domain::{Cursor, NewTask, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
@@ -49,12 +44,8 @@ struct Refused {
 /// What the service of a node is made of.
 #[derive(Debug)]
 pub struct Desk {
-    pub node: NodeId,
-    pub cluster: ClusterSettings,
+    pub shared: Arc<Shared>,
     pub delay_max: Duration,
-    pub clock: Arc<ClusterClock>,
-    pub gate: Arc<Gate>,
-    pub holdings: Arc<Holdings>,
     pub intake: Intake,
     pub canceller: Canceller,
     pub replacer: Replacer,
@@ -65,8 +56,6 @@ pub struct Desk {
     pub backlog: BacklogCounter,
     pub topics: kafka::Topics,
     pub bulletin: watch::Receiver<Bulletin>,
-    pub leaves: Arc<Leaves>,
-    pub metrics: Metrics,
     pub draining: CancellationToken,
     pub has_seen_etcd: AtomicBool,
 }
@@ -75,7 +64,7 @@ impl Desk {
     /// Stores drafts; the answers are in their order.
     pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
         let answers = self.submit_all(drafts).await;
-        self.metrics.submits_refused.inc_by(refused_count(&answers));
+        self.shared.metrics.submits_refused.inc_by(refused_count(&answers));
         answers
     }
 
@@ -84,7 +73,7 @@ impl Desk {
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
         }
-        let Some(now) = self.clock.now_for_submits() else { return vec![Err(no_time()); count] };
+        let Some(now) = self.shared.clock.now_for_submits() else { return vec![Err(no_time()); count] };
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
         let mut refused = Vec::new();
@@ -137,7 +126,7 @@ impl Desk {
             for (refused, known) in some.iter().zip(known) {
                 if let Some(known) = known {
                     answers[refused.index] = Ok(Accepted { id: known.id, state: known.state, is_new: false });
-                    self.metrics.names_known.inc();
+                    self.shared.metrics.names_known.inc();
                 }
             }
         }
@@ -155,7 +144,7 @@ impl Desk {
         }
         let due_at = due_at_of(draft.due, now, self.delay_max)?;
         let random = (rand::random(), rand::random());
-        Ok(NewTask::new(draft.record, draft.name, due_at, self.cluster.shards, random))
+        Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
     }
 
     async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
@@ -191,7 +180,7 @@ impl Desk {
     /// Puts a draft with a name in the place of the task that the name stands for.
     pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
         let answer = self.replace_one(draft).await;
-        self.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&answer)));
+        self.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&answer)));
         answer
     }
 
@@ -199,7 +188,7 @@ impl Desk {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let now = self.clock.now_for_submits().ok_or_else(no_time)?;
+        let now = self.shared.clock.now_for_submits().ok_or_else(no_time)?;
         let facts = self.facts(&draft.record.topic).await;
         let task = self.check(draft, facts, now)?;
         // On the heap, for callers hold it in futures of their own.
@@ -309,7 +298,7 @@ impl Desk {
     }
 
     async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {
-        match self.backlog.count(self.leaves.oldest()?, now?).await {
+        match self.backlog.count(self.shared.leaves.oldest()?, now?).await {
             Ok(overdue) => Some(Backlog {
                 task_count: overdue.task_count,
                 is_capped: overdue.is_capped,
@@ -323,14 +312,14 @@ impl Desk {
     }
 
     pub async fn cluster(&self) -> ClusterView {
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         let backlog = self.overdue(now).await;
         ClusterView {
-            node: self.node,
+            node: self.shared.node,
             now,
-            shard_count: self.cluster.shards.get(),
-            window: self.cluster.window,
-            horizon: self.cluster.horizon,
+            shard_count: self.shared.cluster.shards.get(),
+            window: self.shared.cluster.window,
+            horizon: self.shared.cluster.horizon,
             nodes: self.nodes(),
             backlog,
             parked_topics: self.parked_topics(),
@@ -340,7 +329,7 @@ impl Desk {
 
     fn parked_topics(&self) -> Vec<ParkedTopic> {
         let now = clock::monotonic();
-        let topics = self.holdings.topics();
+        let topics = self.shared.holdings.topics();
         let parked = topics.parked().into_iter().take(PARKED_SHOWN_MAX);
         parked
             .map(|(topic, is_gone, since)| ParkedTopic { topic: topic.clone(), is_gone, parked_for: now.since(since) })
@@ -368,7 +357,7 @@ impl Desk {
         let counts = |what: Lack| what != Lack::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
         // The membership knows why there is no heartbeat, the gate that there is none.
         let mut missing: Vec<Missing> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
-        for more in self.gate.missing() {
+        for more in self.shared.gate.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::metrics::Metrics;
 use super::named_store::NamedStore;
-use super::placing::{Place, Placing, clamp};
+use super::placing::{Place, Sorter, clamp};
 use super::service::{Accepted, Refusal};
 use super::setback::{Tries, refusal_of};
+use super::shared::Shared;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState};
 use crate::kill_point::{Point, reach};
@@ -51,7 +53,7 @@ pub struct Intake {
     plain: mpsc::Sender<Request>,
     named: mpsc::Sender<Request>,
     queue: Queue,
-    metrics: super::metrics::Metrics,
+    metrics: Metrics,
 }
 
 /// The room for what waits to be stored, or is being stored.
@@ -80,10 +82,13 @@ impl Intake {
     pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let intake = Self { plain, named, queue: Queue::new(bounds), metrics: parts.placing.shared.metrics.clone() };
-        let plain_store = Store::Plain(Box::new(PlainStore { placing: parts.placing, submits: parts.submits }));
+        let intake = Self { plain, named, queue: Queue::new(bounds), metrics: parts.shared.metrics.clone() };
+        let plain_store = Store::Plain(Box::new(PlainStore { shared: Arc::clone(&parts.shared), submits: parts.submits }));
         let named_store = Store::Named(Box::new(parts.named));
-        let lane = |receiver, store| Lane { store, receiver, next: None, stopping: parts.stopping.clone() };
+        let lane = |receiver, store| {
+            let (metrics, stopping) = (parts.shared.metrics.clone(), parts.stopping.clone());
+            Lane { store, metrics, receiver, next: None, stopping }
+        };
         (intake, [lane(plain_receiver, plain_store), lane(named_receiver, named_store)])
     }
 
@@ -138,7 +143,7 @@ fn try_acquire(semaphore: &Arc<Semaphore>, count: usize, bound: &'static str) ->
 /// What the lanes are made of.
 #[derive(Debug)]
 pub struct Parts {
-    pub placing: Placing,
+    pub shared: Arc<Shared>,
     pub submits: Submits,
     pub named: NamedStore,
     pub stopping: CancellationToken,
@@ -148,6 +153,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Lane {
     store: Store,
+    metrics: Metrics,
     receiver: mpsc::Receiver<Request>,
     /// Taken from the queue, but too much for the group before.
     next: Option<Request>,
@@ -164,7 +170,7 @@ enum Store {
 /// Stores tasks without a name.
 #[derive(Debug)]
 struct PlainStore {
-    placing: Placing,
+    shared: Arc<Shared>,
     submits: Submits,
 }
 
@@ -177,13 +183,6 @@ impl Store {
                 Ok(tasks.iter().zip(states).map(|(task, state)| Ok(Accepted { id: task.id, state, is_new: true })).collect())
             }
             Self::Named(store) => store.store(tasks).await,
-        }
-    }
-
-    fn metrics(&self) -> &super::metrics::Metrics {
-        match self {
-            Self::Plain(store) => &store.placing.shared.metrics,
-            Self::Named(store) => &store.placing.shared.metrics,
         }
     }
 }
@@ -254,7 +253,7 @@ impl Lane {
                 Err(error) => {
                     let refusal = refusal_of(&error);
                     if matches!(refusal, Refusal::Unknown { .. }) {
-                        self.store.metrics().submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                        self.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                     }
                     for index in piece {
                         results[index] = Some(Err(refusal.clone()));
@@ -280,10 +279,10 @@ impl Lane {
 
 impl PlainStore {
     async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<TaskState>, Error> {
-        let shared = Arc::clone(&self.placing.shared);
-        let now = self.placing.now();
+        let shared = &self.shared;
+        let now = shared.now();
         clamp(tasks, now);
-        let sorter = self.placing.sorter(now);
+        let sorter = Sorter::new(shared, now);
         let mut group = Group::default();
         let mut claimed = Vec::new();
         let mut states = Vec::with_capacity(tasks.len());
@@ -305,26 +304,20 @@ impl PlainStore {
             group.claimed = Some((batch.id, claimed));
         }
         let began_at = clock::monotonic();
-        let answer = self.submits.store(&group).await;
-        let near = IdRange::spanning(group.near.iter().map(|task| task.id));
-        match answer {
-            Ok(stamp) => {
-                reach(Point::InsertCommitted);
-                shared.clock.take_in(stamp, began_at);
-                shared.metrics.submit_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
-                shared.metrics.submit_group_tasks.observe(f64::from(u32::try_from(tasks.len()).unwrap_or(u32::MAX)));
-                shared.metrics.submitted.inc_by(u64::try_from(tasks.len()).unwrap_or(u64::MAX));
-                self.placing.look_after(near);
-            }
+        let stamp = match self.submits.store(&group).await {
+            Ok(stamp) => stamp,
             Err(error) => {
                 if let Some(batch) = batch {
                     shared.holdings.forget(batch.id);
                 }
                 return Err(error);
             }
-        }
+        };
+        reach(Point::InsertCommitted);
+        shared.group_stored(tasks.len(), tasks.len(), stamp, began_at);
+        shared.look_after(IdRange::spanning(group.near.iter().map(|task| task.id)));
         if let Some(batch) = batch {
-            self.placing.hold(batch).await;
+            shared.take_in_on_insert(batch).await;
         }
         Ok(states)
     }

@@ -12,9 +12,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::placing::{Place, Placing, clamp};
+use super::placing::{Place, Sorter, clamp};
 use super::service::{Accepted, Refusal};
 use super::setback::refusal_of;
+use super::shared::Shared;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
 use crate::kill_point::{Point, reach};
@@ -28,7 +29,7 @@ const ROUNDS_MAX: usize = 5;
 /// Stores tasks that have a name.
 #[derive(Debug)]
 pub struct NamedStore {
-    pub placing: Placing,
+    pub shared: Arc<Shared>,
     pub submits: NamedSubmits,
     pub names: Arc<Names>,
 }
@@ -39,7 +40,7 @@ impl NamedStore {
     /// # Errors
     /// When nothing is known of any of them. What fails later is the answer of those alone that nothing is known of yet: the others are stored.
     pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
-        clamp(tasks, self.placing.now());
+        clamp(tasks, self.shared.now());
         let leaders = leaders(tasks);
         // In the order of the names everywhere: in another one, two groups would wait for each other.
         let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
@@ -61,7 +62,7 @@ impl NamedStore {
                 }
                 if matches!(refusal, Refusal::Unknown { .. }) {
                     let count = leaders.iter().filter(|leader| answers[**leader].is_none()).count();
-                    self.placing.shared.metrics.submit_unknown.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+                    self.shared.metrics.submit_unknown.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
                 }
                 break;
             }
@@ -86,9 +87,9 @@ impl NamedStore {
 
     /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is taken.
     async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
-        let shared = Arc::clone(&self.placing.shared);
-        let now = self.placing.now();
-        let sorter = self.placing.sorter(now);
+        let shared = &self.shared;
+        let now = shared.now();
+        let sorter = Sorter::new(shared, now);
         let places: Vec<Place> = tasks.iter().map(|task| sorter.place_of(task)).collect();
         let batch = places.contains(&Place::Claimed).then(|| BatchId::new(now, rand::random(), rand::random()));
         if let Some(batch) = batch {
@@ -97,13 +98,8 @@ impl NamedStore {
         let began_at = clock::monotonic();
         let group =
             Group { tasks, is_far: &of_place(&places, Place::Far), is_claimed: &of_place(&places, Place::Claimed), batch };
-        let answer = self.submits.store(&group).await;
-        let won = match answer {
-            Ok((won, stamp)) => {
-                reach(Point::InsertCommitted);
-                shared.clock.take_in(stamp, began_at);
-                won
-            }
+        let (won, stamp) = match self.submits.store(&group).await {
+            Ok(answer) => answer,
             Err(error) => {
                 if let Some(batch) = batch {
                     shared.holdings.forget(batch);
@@ -111,9 +107,8 @@ impl NamedStore {
                 return Err(error);
             }
         };
-        shared.metrics.submit_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
-        shared.metrics.submit_group_tasks.observe(f64::from(u32::try_from(tasks.len()).unwrap_or(u32::MAX)));
-        shared.metrics.submitted.inc_by(u64::try_from(won.len()).unwrap_or(u64::MAX));
+        reach(Point::InsertCommitted);
+        shared.group_stored(tasks.len(), won.len(), stamp, began_at);
         self.take_on(tasks, &places, &won, batch).await;
         let state = |place| if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled };
         Ok(tasks.iter().zip(places).map(|(task, place)| won.contains(&task.id).then(|| state(place))).collect())
@@ -125,14 +120,14 @@ impl NamedStore {
             let each = tasks.iter().zip(places).filter(|(task, place)| **place == wanted && won.contains(&task.id));
             each.map(|(task, _)| *task).collect()
         };
-        self.placing.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
+        self.shared.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
         let Some(batch) = batch else { return };
         // In the order of the statement's arrays.
         let claimed = winners(Place::Claimed);
         if claimed.is_empty() {
-            self.placing.shared.holdings.forget(batch);
+            self.shared.holdings.forget(batch);
         } else {
-            self.placing.hold(BatchBuilder::of_new_tasks(batch, claimed.into_iter())).await;
+            self.shared.take_in_on_insert(BatchBuilder::of_new_tasks(batch, claimed.into_iter())).await;
         }
     }
 
@@ -149,7 +144,7 @@ impl NamedStore {
                 Some(known) => {
                     let is_new = known.id == tasks[index].id;
                     answers[index] = Some(Accepted { id: known.id, state: known.state, is_new });
-                    self.placing.shared.metrics.names_known.inc();
+                    self.shared.metrics.names_known.inc();
                 }
                 None => again.push(index),
             }

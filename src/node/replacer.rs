@@ -1,10 +1,12 @@
 //! Replacements by name: what is pending is withdrawn and another task takes its place; what is claimed stays.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::placing::{Place, Placing, clamp};
+use super::placing::{Place, Sorter, clamp};
 use super::service::{Placed, Refusal};
 use super::setback::{refusal_of, refusal_of_look};
+use super::shared::Shared;
 use crate::clock;
 use crate::domain::{IdRange, NewTask, TaskId, TaskState};
 use crate::postgres::Error;
@@ -23,7 +25,7 @@ const TRIES_MAX: usize = 10;
 /// Replaces tasks by their names.
 #[derive(Debug)]
 pub struct Replacer {
-    pub placing: Placing,
+    pub shared: Arc<Shared>,
     pub replaces: Replaces,
 }
 
@@ -40,11 +42,11 @@ impl Replacer {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
         for _try in 0..TRIES_MAX {
-            clamp(std::slice::from_mut(&mut task), self.placing.now());
+            clamp(std::slice::from_mut(&mut task), self.shared.now());
             match self.try_replace(&task, over).await {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
                 Ok(Replacement::Replaced) => {
-                    self.placing.shared.metrics.replaced.inc();
+                    self.shared.metrics.replaced.inc();
                     return Ok(Placed::Replaced(task.id));
                 }
                 Ok(Replacement::Overtaken) => {}
@@ -64,12 +66,12 @@ impl Replacer {
     }
 
     async fn try_replace(&self, task: &NewTask, over: Option<TaskId>) -> Result<Replacement, Error> {
-        let is_far = self.placing.sorter(self.placing.now()).table_of(task) == Place::Far;
+        let is_far = Sorter::new(&self.shared, self.shared.now()).table_of(task) == Place::Far;
         let replacement = self.replaces.replace(task, is_far, over).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
-            self.placing.shared.metrics.submitted.inc();
+            self.shared.metrics.submitted.inc();
             let near = (!is_far).then_some(task.id);
-            self.placing.look_after(IdRange::spanning(near));
+            self.shared.look_after(IdRange::spanning(near));
         }
         Ok(replacement)
     }

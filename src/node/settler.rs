@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::holdings::{Held, Holdings};
+use super::holdings::Held;
 use super::mailbox::Mailbox;
-use super::metrics::Metrics;
-use super::placing::Placing;
 use super::publisher::Reports;
-use crate::clock::{self, ClusterClock};
+use super::shared::Shared;
+use crate::clock;
 use crate::engine::books::Effect;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
@@ -18,7 +17,7 @@ use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::{Failure, chain};
 
 /// At most so many batches, and about so many tasks, are settled by one statement.
-pub const BATCHES_MAX: usize = 64;
+const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
 const RETRY: Duration = Duration::from_millis(200);
 /// From the first batch that is complete to the statement that settles it and what has come since. Tasks that are claimed as they are inserted come in
@@ -39,20 +38,28 @@ struct Waiting {
 
 #[derive(Debug)]
 pub struct Settler {
-    pub settles: Settles,
-    pub placing: Placing,
-    pub reports: Arc<Reports>,
-    pub clock: Arc<ClusterClock>,
-    pub undone: Arc<Undone>,
-    pub metrics: Metrics,
-    pub stopping: CancellationToken,
+    settles: Settles,
+    shared: Arc<Shared>,
+    reports: Arc<Reports>,
+    undone: Arc<Undone>,
+    stopping: CancellationToken,
     /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
-    pub batches_max: usize,
+    batches_max: usize,
     /// The last settle failed: said once.
-    pub is_failing: bool,
+    is_failing: bool,
 }
 
 impl Settler {
+    pub fn new(
+        settles: Settles,
+        shared: Arc<Shared>,
+        reports: Arc<Reports>,
+        undone: Arc<Undone>,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self { settles, shared, reports, undone, stopping, batches_max: BATCHES_MAX, is_failing: false }
+    }
+
     /// Runs until the node stops. What is not settled then is adopted by others.
     pub async fn run(mut self) -> Result<(), Failure> {
         let mut waiting: Vec<Waiting> = Vec::new();
@@ -85,8 +92,8 @@ impl Settler {
     async fn settle_some(&mut self, waiting: &mut Vec<Waiting>) -> bool {
         // Of what others have adopted meanwhile nothing is written, should it be this node's again: it is found then, and published once more.
         for void in waiting.extract_if(.., |one| one.held.is_void()) {
-            self.metrics.settled_by_others.inc();
-            self.holdings().let_go(&void.held);
+            self.shared.metrics.settled_by_others.inc();
+            self.shared.holdings.let_go(&void.held);
         }
         let mut task_count = 0;
         let count = waiting
@@ -117,14 +124,14 @@ impl Settler {
         for Waiting { held, settlement, is_in_doubt } in over {
             let effect = Effect::of(settled.contains(&held.batch.id), is_in_doubt);
             if effect == Effect::Certain {
-                self.metrics.settled.inc_by(as_u64(settlement.task_count()));
+                self.shared.metrics.settled.inc_by(as_u64(settlement.task_count()));
                 // After an outage of Postgres they may be stored when they are long due.
-                self.placing.look_after(settlement.follow_up_ids());
+                self.shared.look_after(settlement.follow_up_ids());
             } else {
-                self.metrics.settled_by_others.inc();
+                self.shared.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
             }
-            self.holdings().settled(&held, settlement, effect, clock::monotonic());
+            self.shared.holdings.settled(&held, settlement, effect, clock::monotonic());
         }
         if outcome.as_ref().is_err_and(Error::is_unknown) {
             left.iter_mut().for_each(|one| one.is_in_doubt = true);
@@ -133,7 +140,7 @@ impl Settler {
         match outcome {
             Ok(()) => {
                 self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
-                self.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                self.shared.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 if count > settled.len() {
                     tracing::info!(batches = count - settled.len(), "settled or adopted before, by others or unnoticed");
                 }
@@ -148,11 +155,11 @@ impl Settler {
 
     /// `count` batches were to be settled, and those that are not are the first of `waiting` again.
     fn failed(&mut self, error: &Error, count: usize, waiting: &mut [Waiting]) {
-        self.metrics.settle_failures.inc();
+        self.shared.metrics.settle_failures.inc();
         if !error.is_away() {
             // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
             if let ([first, ..], 1) = (&mut *waiting, count) {
-                first.settlement = Arc::new(first.held.settlement(self.clock.now().unwrap_or_default()));
+                first.settlement = self.settlement_of(&first.held);
                 waiting.rotate_left(1);
             }
             self.batches_max = 1;
@@ -163,15 +170,15 @@ impl Settler {
     }
 
     fn settlement_of(&self, held: &Held) -> Arc<Settlement> {
-        Arc::new(held.settlement(self.clock.now().unwrap_or_default()))
+        Arc::new(held.settlement(self.shared.now()))
     }
 
     async fn settle_again(&mut self) {
         let undone = self.undone.take();
         for mut settlement in undone {
-            Arc::make_mut(&mut settlement).put_off_until(self.clock.now().unwrap_or_default());
+            Arc::make_mut(&mut settlement).put_off_until(self.shared.now());
             match self.settles.settle(&[settlement.as_ref()]).await.1 {
-                Ok(()) => self.holdings().settled_again(settlement.batch, clock::monotonic()),
+                Ok(()) => self.shared.holdings.settled_again(settlement.batch, clock::monotonic()),
                 // The next check sees it unsettled again, and so it does all that are left when Postgres is away.
                 Err(error) => {
                     tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed");
@@ -181,10 +188,6 @@ impl Settler {
                 }
             }
         }
-    }
-
-    fn holdings(&self) -> &Holdings {
-        &self.reports.holdings
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::claimer::Shared;
 use super::publisher::Publisher;
-use crate::clock::{self, ClusterClock};
+use super::shared::Shared;
+use crate::clock;
 use crate::domain::TopicName;
 use crate::engine::topics::{Action, Sight};
 use crate::kafka::{self, LookUpError, Topics};
@@ -26,10 +26,7 @@ pub struct TopicKeeper {
     pub topics: Topics,
     /// A topic is silent when a record of it has waited for so long.
     pub silence_max: Duration,
-    pub clock: Arc<ClusterClock>,
     pub stopping: CancellationToken,
-    /// The last turn could not mend the producers: that is said once.
-    pub is_failing: bool,
 }
 
 impl TopicKeeper {
@@ -44,7 +41,9 @@ impl TopicKeeper {
     }
 
     /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever adopts it.
-    pub async fn run(mut self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), Failure> {
+        // The last turn could not mend the producers: that is said once.
+        let mut is_failing = false;
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
@@ -55,9 +54,9 @@ impl TopicKeeper {
                 return Err("the thread that takes in the reports of a Kafka producer has panicked".into());
             }
             match self.mend().await {
-                Ok(()) => self.is_failing = false,
+                Ok(()) => is_failing = false,
                 // A file that is half written, or threads that have run out, need not be so at the next turn.
-                Err(error) if !std::mem::replace(&mut self.is_failing, true) => {
+                Err(error) if !std::mem::replace(&mut is_failing, true) => {
                     tracing::warn!(error = chain(&error), "no new producer could be made; it is tried again");
                 }
                 Err(_) => {}
@@ -65,7 +64,7 @@ impl TopicKeeper {
             self.publisher.reports.try_again();
             let has_broker = self.shared.gate.has_broker();
             let now = clock::monotonic();
-            let due_before = self.clock.now().unwrap_or_default().minus(self.silence_max);
+            let due_before = self.shared.now().minus(self.silence_max);
             let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(due_before, now, self.silence_max);
             // While this node itself holds records back, silence is nobody's fault.
             let may_blame = has_broker && self.shared.gate.may_publish();
@@ -111,19 +110,14 @@ impl TopicKeeper {
             }
             Action::Gone(topic) => {
                 tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters");
-                self.sweep();
+                self.shared.sweep();
             }
             Action::Unparked(topic) => {
                 tracing::info!(%topic, "the topic is tried again");
-                self.sweep();
+                self.shared.sweep();
             }
             Action::Look(_) => {}
         }
-    }
-
-    /// Looks for what claims have left where it was.
-    fn sweep(&self) {
-        self.shared.sweep.send_modify(|count| *count += 1);
     }
 
     fn show(&self) {

@@ -1,0 +1,100 @@
+//! What the loops of a node share with each other, and with those who store tasks for its API.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::gate::Gate;
+use super::holdings::{Holdings, Past};
+use super::keeper::Leaves;
+use super::mailbox::Mailbox;
+use super::metrics::Metrics;
+use super::wheel::Entrance;
+use crate::clock::{self, ClusterClock};
+use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, TaskId, Timestamp};
+
+/// Ranges of ids behind the front that wait to be claimed.
+const LATE_MAX: usize = 64;
+
+#[derive(Debug)]
+pub struct Shared {
+    pub node: NodeId,
+    pub cluster: ClusterSettings,
+    pub clock: Arc<ClusterClock>,
+    pub holdings: Arc<Holdings>,
+    pub gate: Arc<Gate>,
+    pub leaves: Arc<Leaves>,
+    pub wheel: Entrance,
+    pub metrics: Metrics,
+    pub calls: Calls,
+}
+
+/// What the claim loops are told. Counts, so that each loop sees each change.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Look again now: something was inserted that is due soon.
+    pub nudge: watch::Sender<u64>,
+    /// A topic takes records again, or is given up on: look for what was left.
+    pub sweep: watch::Sender<u64>,
+    /// Ids that this node inserted behind the front.
+    pub late: Mailbox<IdRange>,
+    quarantine: Mutex<Vec<Uuid>>,
+}
+
+impl Calls {
+    /// Ids that cannot be claimed whatever is tried.
+    pub fn quarantined(&self) -> Vec<Uuid> {
+        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_quarantined(&self, ids: Vec<Uuid>) {
+        *self.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+}
+
+impl Shared {
+    /// The cluster's clock; the epoch before it is known.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now().unwrap_or_default()
+    }
+
+    /// Takes a batch in, and puts it on the wheel.
+    pub async fn take_in(&self, batch: Batch, past: Past) {
+        let Some(held) = self.holdings.hold(batch, past, clock::monotonic()) else { return };
+        if !self.wheel.put(held).await {
+            tracing::warn!("the wheel has ended; a batch is left for others to adopt");
+        }
+    }
+
+    /// Takes in a batch that was claimed as it was inserted.
+    pub async fn take_in_on_insert(&self, batch: Batch) {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.metrics.claimed.inc_by(count);
+        self.metrics.claimed_on_insert.inc_by(count);
+        self.take_in(batch, Past::Fresh).await;
+    }
+
+    /// A group of `task_count` tasks was answered: so many of them were stored, at `stamp` of Postgres's clock, which was asked for at `asked_at`.
+    pub fn group_stored(&self, task_count: usize, stored_count: usize, stamp: Timestamp, asked_at: Monotonic) {
+        self.clock.take_in(stamp, asked_at);
+        self.metrics.submit_duration.observe(clock::monotonic().since(asked_at).as_secs_f64());
+        self.metrics.submit_group_tasks.observe(f64::from(u32::try_from(task_count).unwrap_or(u32::MAX)));
+        self.metrics.submitted.inc_by(u64::try_from(stored_count).unwrap_or(u64::MAX));
+    }
+
+    /// What was stored behind the front, or close before it, is not left to chance.
+    pub fn look_after(&self, ids: Option<IdRange>) {
+        let (Some(ids), Some(now)) = (ids, self.clock.now()) else { return };
+        if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
+            // Who takes them leaves out what is due beyond the window.
+            self.calls.late.put_or_join(ids, LATE_MAX, IdRange::joined);
+            self.calls.nudge.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Has the claim loops look for what claims have left where it was.
+    pub fn sweep(&self) {
+        self.calls.sweep.send_modify(|count| *count += 1);
+    }
+}
