@@ -161,7 +161,7 @@ impl BatchBuilder {
                 topic: task.record.topic.as_str(),
                 key: task.record.key.as_deref(),
                 payload: task.record.payload.as_deref(),
-                headers: Some(task.record.headers.as_bytes()).filter(|headers| !headers.is_empty()),
+                headers: task.record.headers.as_column(),
                 name: task.name.as_ref().map(|name| name.as_str().as_bytes()),
             });
         }

@@ -49,8 +49,9 @@ impl Headers {
         &self.0
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// As the column `headers` holds them: no headers are NULL.
+    pub fn as_column(&self) -> Option<&[u8]> {
+        Some(self.as_bytes()).filter(|bytes| !bytes.is_empty())
     }
 }
 

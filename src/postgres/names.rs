@@ -166,7 +166,7 @@ impl Names {
             .await
     }
 
-    /// Frees expired names whose tasks are final, at most `count_max`; answers how many entries it looked at.
+    /// Frees expired names whose tasks are final, at most `count_max`; answers what became of those it looked at.
     pub async fn sweep(&self, count_max: i64) -> Result<Swept, Error> {
         self.pool
             .run("free expired names", async |open| {

@@ -214,7 +214,7 @@ impl Change<'_> {
             .bind(record.topic.as_str())
             .bind(record.key.as_deref())
             .bind(record.payload.as_deref())
-            .bind(Some(record.headers.as_bytes()).filter(|headers| !headers.is_empty()))
+            .bind(record.headers.as_column())
             .bind(self.name())
             .bind(self.retention.as_secs_f64())
             .bind(self.is_far);

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnection;
+use sqlx::Postgres;
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::query::QueryScalar;
 use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, Settings};
@@ -380,30 +382,15 @@ async fn settle_with_follow_ups(
         .bind(&settlement.published_ats)
         .bind(&settlement.next_ids);
     let follow_ups = || settlement.follow_ups.iter();
-    let query = query
-        .bind(follow_ups().map(|f| f.id).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.shard).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.first_id).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.topic.as_str()).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.key.as_deref()).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.payload.as_deref()).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.headers.as_deref()).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.name.as_deref()).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.row.attempt).collect::<Vec<_>>())
-        .bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
+    let query =
+        query.bind(follow_ups().map(|f| f.id).collect::<Vec<_>>()).bind(follow_ups().map(|f| f.shard).collect::<Vec<_>>());
+    let query = bind_rows(query, follow_ups().map(|f| &f.row)).bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
     let dead = || settlement.dead.iter();
+    let query = query.bind(dead().map(|d| d.row_id).collect::<Vec<_>>());
+    let query = bind_rows(query, dead().map(|d| &d.row)).bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>());
     let moves = || settlement.moves.iter();
     let ended = || settlement.ended.iter();
     query
-        .bind(dead().map(|d| d.row_id).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.first_id).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.topic.as_str()).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.key.as_deref()).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.payload.as_deref()).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.headers.as_deref()).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.name.as_deref()).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.row.attempt).collect::<Vec<_>>())
-        .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>())
         .bind(ended().map(|e| e.first_id).collect::<Vec<_>>())
         .bind(ended().map(|e| e.row_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.topic.as_str()).collect::<Vec<_>>())
@@ -414,6 +401,21 @@ async fn settle_with_follow_ups(
         .bind(name_retention.as_secs_f64())
         .fetch_all(connection)
         .await
+}
+
+type Query<'q> = QueryScalar<'q, Postgres, Uuid, PgArguments>;
+
+/// Seven arrays: first ids, topics, keys, payloads, headers, names, attempts.
+fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q Row> + Clone) -> Query<'q> {
+    let each = || rows.clone();
+    query
+        .bind(each().map(|row| row.first_id).collect::<Vec<_>>())
+        .bind(each().map(|row| row.topic.as_str()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.key.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.payload.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.headers.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.name.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.attempt).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

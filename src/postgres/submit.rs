@@ -142,12 +142,7 @@ fn bind_records<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
         .bind(tasks.iter().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
-        .bind(
-            tasks
-                .iter()
-                .map(|task| Some(task.record.headers.as_bytes()).filter(|headers| !headers.is_empty()))
-                .collect::<Vec<_>>(),
-        )
+        .bind(tasks.iter().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
 }
 
 fn names_of<'q>(tasks: &[&'q NewTask]) -> Vec<Option<&'q str>> {

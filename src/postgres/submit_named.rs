@@ -92,14 +92,13 @@ impl NamedSubmits {
 
 async fn statement(connection: &mut PgConnection, group: &Group<'_>, node: Uuid, retention: f64) -> Result<PgRow, sqlx::Error> {
     let each = || group.tasks.iter();
-    let headers = |task: &'_ &NewTask| Some(task.record.headers.as_bytes().to_vec()).filter(|headers| !headers.is_empty());
     sqlx::query(STORE)
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(headers).collect::<Vec<_>>())
+        .bind(each().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
         .bind(each().map(|task| task.name.as_ref().map(|name| name.as_str())).collect::<Vec<_>>())
         .bind(group.is_far)
         .bind(group.is_claimed)

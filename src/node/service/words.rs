@@ -83,7 +83,7 @@ pub struct Cancelled {
     pub task: Option<TaskView>,
 }
 
-/// Why a look-up or a cancel has no answer.
+/// Why a call that submits nothing has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
     Busy {
@@ -92,7 +92,7 @@ pub enum Trouble {
     Unavailable {
         reason: String,
     },
-    /// A cancel whose answer was lost: it may have taken effect; repeat it.
+    /// A change whose answer was lost: it may have taken effect; repeat it.
     Unknown {
         reason: String,
     },
