@@ -11,6 +11,7 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
         ("in_flight_tasks", bounds.in_flight_tasks),
         ("in_flight_bytes", bounds.in_flight_bytes),
         ("in_flight_batches", IN_FLIGHT_BATCHES_MAX),
+        ("remembered_batches", IN_FLIGHT_BATCHES_MAX),
         ("submit_queue_tasks", bounds.submit_queue_tasks),
         ("submit_queue_bytes", bounds.submit_queue_bytes),
         ("cancel_queue_tasks", bounds.cancel_queue),

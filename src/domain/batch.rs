@@ -64,6 +64,24 @@ impl Batch {
         self.buffer.len() + self.tasks.len() * size_of::<Entry>()
     }
 
+    /// The same batch without the key, payload and headers of each task that `is_over`.
+    pub fn without(&self, is_over: impl Fn(usize) -> bool) -> Self {
+        let kept: usize = (0..self.len()).map(|index| if is_over(index) { 0 } else { self.task(index).bytes() }).sum();
+        let names: usize = self.tasks().map(|task| task.name.map_or(0, <[u8]>::len)).sum();
+        let mut builder = BatchBuilder::new(self.id, self.len(), kept + names);
+        builder.batch.topics.clone_from(&self.topics);
+        for (index, entry) in self.tasks.iter().enumerate() {
+            let task = self.task(index);
+            let is_over = is_over(index);
+            let [key, payload, headers] = [&entry.key, &entry.payload, &entry.headers]
+                .map(|range| if is_over { None } else { builder.keep(self.slice(range.as_ref())) });
+            let name = builder.keep(task.name);
+            let Entry { id, first_id, attempt, topic, .. } = *entry;
+            builder.batch.tasks.push(Entry { id, first_id, attempt, topic, key, payload, headers, name });
+        }
+        builder.build()
+    }
+
     /// The distinct topics of the batch, in the order of their first task.
     pub fn topics(&self) -> &[TopicName] {
         &self.topics

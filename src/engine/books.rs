@@ -14,17 +14,19 @@ use std::collections::{HashMap, HashSet};
 
 use crate::domain::{BatchId, Monotonic};
 
-#[derive(Debug)]
-enum Entry<S> {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entry {
     /// A statement that makes or fetches the batch is on its way.
     Asked,
     /// So it is, and this node was in doubt since: its answer proves nothing.
     Doubted,
     Held,
-    Settled {
-        settlement: S,
-        answered_at: Monotonic,
-    },
+}
+
+#[derive(Debug)]
+struct Settled<S> {
+    settlement: S,
+    answered_at: Monotonic,
 }
 
 /// Whether what this node has settled of a batch stands in Postgres.
@@ -51,7 +53,9 @@ impl Effect {
 /// `S` is what it takes to repeat a settle.
 #[derive(Debug)]
 pub struct Books<S> {
-    entries: HashMap<BatchId, Entry<S>>,
+    entries: HashMap<BatchId, Entry>,
+    /// Remembered until it is durable. A batch is here or among the entries, never both.
+    settled: HashMap<BatchId, Settled<S>>,
 }
 
 /// What a look at the node's own unsettled batches says.
@@ -65,14 +69,14 @@ pub struct Comparison<S> {
 
 impl<S> Default for Books<S> {
     fn default() -> Self {
-        Self { entries: HashMap::new() }
+        Self { entries: HashMap::new(), settled: HashMap::new() }
     }
 }
 
 impl<S: Clone> Books<S> {
     /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
     pub fn ask_for(&mut self, batch: BatchId) -> bool {
-        if self.entries.contains_key(&batch) {
+        if self.entries.contains_key(&batch) || self.settled.contains_key(&batch) {
             return false;
         }
         self.entries.insert(batch, Entry::Asked);
@@ -82,6 +86,7 @@ impl<S: Clone> Books<S> {
     /// The statement brought no batch, or no answer; or the batch is no longer this node's.
     pub fn forget(&mut self, batch: BatchId) {
         self.entries.remove(&batch);
+        self.settled.remove(&batch);
     }
 
     /// True, and the batch is forgotten, when its answer is not to be relied on.
@@ -94,12 +99,13 @@ impl<S: Clone> Books<S> {
     }
 
     pub fn hold(&mut self, batch: BatchId) {
+        self.settled.remove(&batch);
         self.entries.insert(batch, Entry::Held);
     }
 
     /// This node does not know which batches are its own, and is about to ask: what is on its way now may be somebody else's when it comes.
     pub fn doubt(&mut self) {
-        for entry in self.entries.values_mut().filter(|entry| matches!(entry, Entry::Asked)) {
+        for entry in self.entries.values_mut().filter(|entry| **entry == Entry::Asked) {
             *entry = Entry::Doubted;
         }
     }
@@ -107,45 +113,41 @@ impl<S: Clone> Books<S> {
     /// A settle was answered: what may have taken effect is remembered until it is durable. What did not, because another node had adopted the batch, must
     /// never be repeated: if the batch comes back, the other one may have published any of it.
     pub fn settled(&mut self, batch: BatchId, settlement: S, effect: Effect, answered_at: Monotonic) {
+        self.entries.remove(&batch);
         match effect {
-            Effect::Certain | Effect::Perhaps => self.entries.insert(batch, Entry::Settled { settlement, answered_at }),
-            Effect::None => self.entries.remove(&batch),
+            Effect::Certain | Effect::Perhaps => self.settled.insert(batch, Settled { settlement, answered_at }),
+            Effect::None => self.settled.remove(&batch),
         };
     }
 
     /// Postgres said that this node is the owner of a batch which had none that lives: whatever it had settled of it before, another may have published since.
     pub fn adopted(&mut self, batch: BatchId) {
-        if matches!(self.entries.get(&batch), Some(Entry::Settled { .. })) {
-            self.entries.remove(&batch);
-        }
+        self.settled.remove(&batch);
     }
 
     /// A settle was done again.
     pub fn settled_again(&mut self, batch: BatchId, now: Monotonic) {
-        if let Some(Entry::Settled { answered_at, .. }) = self.entries.get_mut(&batch) {
-            *answered_at = now;
+        if let Some(settled) = self.settled.get_mut(&batch) {
+            settled.answered_at = now;
         }
     }
 
     /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`
     /// since. They are forgotten.
     pub fn durable_until(&mut self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
-        self.entries.retain(|batch, entry| {
-            let is_durable = matches!(entry, Entry::Settled { answered_at, .. } if *answered_at < sent_at);
-            !is_durable || undone.contains(batch)
-        });
+        self.settled.retain(|batch, settled| settled.answered_at >= sent_at || undone.contains(batch));
     }
 
     /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
     pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<S> {
         let mut comparison = Comparison { unknown: Vec::new(), undone: Vec::new() };
         for batch in own_unsettled {
-            match self.entries.get(batch) {
-                None => comparison.unknown.push(*batch),
-                Some(Entry::Settled { settlement, answered_at }) if *answered_at < asked_at => {
+            match self.settled.get(batch) {
+                Some(Settled { settlement, answered_at }) if *answered_at < asked_at => {
                     comparison.undone.push((*batch, settlement.clone()));
                 }
-                Some(Entry::Asked | Entry::Doubted | Entry::Held | Entry::Settled { .. }) => {}
+                None if !self.entries.contains_key(batch) => comparison.unknown.push(*batch),
+                _ => {}
             }
         }
         comparison
@@ -153,7 +155,12 @@ impl<S: Clone> Books<S> {
 
     /// The oldest of all that are known.
     pub fn oldest(&self) -> Option<BatchId> {
-        self.entries.keys().min().copied()
+        self.entries.keys().chain(self.settled.keys()).min().copied()
+    }
+
+    /// How many settles are remembered.
+    pub fn settled_count(&self) -> usize {
+        self.settled.len()
     }
 
     /// True when a statement that makes or fetches a batch is on its way.
@@ -253,6 +260,7 @@ mod tests {
         books.adopted(batch(1));
         books.adopted(batch(2));
         assert!(books.compare(&[batch(1)], at(5)).undone.is_empty(), "another may have published it since");
+        assert_eq!(books.settled_count(), 0);
         assert!(books.ask_for(batch(1)), "it is to be loaded");
         assert!(!books.ask_for(batch(2)), "it is held");
     }

@@ -118,8 +118,9 @@ impl Claimer {
                 }
                 changed = nudges.changed() => {
                     changed?;
-                    if !self.shared.holdings.has_room_on_insert() {
-                        // Each insert nudges now: claims that follow at once would make batches as small as those that there is no room for.
+                    if self.is_idle || !self.shared.holdings.has_room_on_insert() {
+                        // Each insert nudges now: of topics that take nothing, for which there is nothing to be done; or because there is no room, and claims
+                        // that follow at once would make batches as small as those that there is no room for.
                         clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
                     }
                 }

@@ -26,9 +26,12 @@ pub struct Bounds {
 /// How much is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
+    /// Without an outcome; in batches that are young, and in those that wait for their settle, all.
     pub tasks: usize,
     pub bytes: usize,
     pub batches: usize,
+    /// Batches that are settled, and remembered until that is durable.
+    pub remembered: usize,
 }
 
 /// A batch in the hands of this node.
@@ -38,14 +41,31 @@ pub struct Held {
     /// Its place: half of the ticket with which its records go to the producer.
     pub slot: u32,
     held_at: Monotonic,
+    course: Arc<Course>,
+}
+
+/// How far a batch has come. Whoever still has it as it was before it became lighter ([`Holdings::ease`]) shares it.
+#[derive(Debug)]
+struct Course {
     progress: Mutex<Progress>,
     is_void: AtomicBool,
+}
+
+/// Tasks and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Charge {
+    tasks: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct Progress {
     outcomes: Vec<Option<Outcome>>,
     left: usize,
+    /// What counts against the bounds, for each topic of the batch.
+    charges: Vec<Charge>,
+    /// What was left when it was last eased.
+    eased_at: usize,
     /// Tasks of which an earlier attempt may be in the topic.
     maybe_sent: Vec<bool>,
     /// When the last acknowledgement of each topic was passed on: not more than ten times a second.
@@ -77,11 +97,14 @@ impl Held {
         let progress = Progress {
             outcomes: vec![None; batch.len()],
             left: batch.len(),
+            charges: charges_of(&batch, |_| true),
+            eased_at: batch.len(),
             maybe_sent: vec![past == Past::MaybeSent; batch.len()],
             heard_at: vec![None; batch.topics().len()],
             is_given_up: false,
         };
-        Self { batch, slot, held_at, progress: Mutex::new(progress), is_void: AtomicBool::new(false) }
+        let course = Course { progress: Mutex::new(progress), is_void: AtomicBool::new(false) };
+        Self { batch, slot, held_at, course: Arc::new(course) }
     }
 
     pub fn topic_of(&self, index: usize) -> &TopicName {
@@ -135,7 +158,7 @@ impl Held {
 
     /// True when its outcomes are not to be settled: another node may have published it since.
     pub fn is_void(&self) -> bool {
-        self.is_void.load(Ordering::Relaxed)
+        self.course.is_void.load(Ordering::Relaxed)
     }
 
     pub fn has_outcome(&self, index: usize) -> bool {
@@ -156,9 +179,51 @@ impl Held {
         settlement
     }
 
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What it need not count for any more, and the batch without what its published tasks were made of, if that is worth it. Nothing, when nothing has come
+    /// of it since the last time, or all has: then it is about to be settled.
+    fn ease(&self) -> Option<(Vec<Charge>, Option<Batch>)> {
+        let mut progress = self.lock();
+        if progress.left == 0 || progress.left == progress.eased_at {
+            return None;
+        }
+        progress.eased_at = progress.left;
+        let open = charges_of(&self.batch, |index| progress.outcomes[index].is_none());
+        let before = std::mem::replace(&mut progress.charges, open);
+        let given_back = before.iter().zip(&progress.charges).map(|(before, open)| before.less(*open)).collect();
+        // What was not published goes into a row of its own at the settle.
+        let is_over = |index: usize| matches!(progress.outcomes[index], Some(Outcome::Published(_)));
+        let droppable: usize =
+            (0..self.batch.len()).filter(|index| is_over(*index)).map(|index| self.batch.task(index).bytes()).sum();
+        let is_worth_it = droppable > 0 && droppable.saturating_mul(4) >= self.batch.bytes();
+        Some((given_back, is_worth_it.then(|| self.batch.without(is_over))))
     }
+
+    /// All that it still counts for.
+    fn take_charges(&self) -> Vec<Charge> {
+        let mut progress = self.lock();
+        progress.charges.iter_mut().map(std::mem::take).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.course.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Charge {
+    fn less(self, other: Self) -> Self {
+        Self { tasks: self.tasks.saturating_sub(other.tasks), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+}
+
+/// What the tasks of a batch that count come to, for each of its topics.
+fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
+    let mut charges = vec![Charge::default(); batch.topics().len()];
+    for (_, task) in batch.tasks().enumerate().filter(|(index, _)| counts(*index)) {
+        let charge = &mut charges[usize::from(task.topic)];
+        charge.tasks += 1;
+        charge.bytes += task.bytes();
+    }
+    charges
 }
 
 #[derive(Debug, Default)]
@@ -201,7 +266,12 @@ impl Holdings {
             tracing::warn!(batch = %id, "answered after this node was in doubt; it is taken in if it is this node's still");
             return None;
         };
-        self.count_topics(&held.batch, |topics, topic, tasks, bytes| topics.held(topic, tasks, bytes, now));
+        let charges = held.lock().charges.clone();
+        let mut topics = self.topics();
+        for (topic, charge) in held.batch.topics().iter().zip(charges) {
+            topics.held(topic, charge.tasks, charge.bytes, now);
+        }
+        drop(topics);
         Some(held)
     }
 
@@ -269,7 +339,7 @@ impl Holdings {
         let own_set: HashSet<BatchId> = own.iter().copied().collect();
         for held in self.lock().slots.iter().flatten() {
             if is_lost(held.batch.id, held.held_at, &own_set, asked_at) {
-                held.is_void.store(true, Ordering::Relaxed);
+                held.course.is_void.store(true, Ordering::Relaxed);
             }
         }
         self.give_up_all_but(own, asked_at)
@@ -297,10 +367,8 @@ impl Holdings {
 
     /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
     pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
-        let old: Vec<Arc<Held>> =
-            self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect();
         let mut silent = HashSet::new();
-        for held in old {
+        for held in self.held_for(now, age) {
             let progress = held.lock();
             let without = progress
                 .outcomes
@@ -314,12 +382,16 @@ impl Holdings {
     }
 
     pub fn amount(&self) -> Amount {
-        self.lock().amount
+        let state = self.lock();
+        Amount { remembered: state.books.settled_count(), ..state.amount }
     }
 
     pub fn has_room(&self) -> bool {
         let (amount, bounds) = (self.amount(), self.bounds);
-        amount.tasks < bounds.tasks_max && amount.bytes < bounds.bytes_max && amount.batches < bounds.batches_max
+        amount.tasks < bounds.tasks_max
+            && amount.bytes < bounds.bytes_max
+            && amount.batches < bounds.batches_max
+            && amount.remembered < bounds.batches_max
     }
 
     /// Tasks that are claimed as they are inserted come in small batches, hundreds a second. When a partition without a leader keeps a record of each for the
@@ -348,32 +420,56 @@ impl Holdings {
         self.topics().acknowledged(topic, now)
     }
 
+    /// Gives back what batches count for without need that are held for longer than `age` and not complete: a record that gets no answer keeps its batch
+    /// unsettled until the publish deadline, and what was acknowledged beside it must not take the room of others until then.
+    pub fn ease(&self, now: Monotonic, age: Duration) {
+        for held in self.held_for(now, age) {
+            let Some((given_back, lighter)) = held.ease() else { continue };
+            if let Some(batch) = lighter {
+                self.replace(&held, batch);
+            }
+            self.give_back(&held, &given_back);
+        }
+    }
+
+    /// Puts a batch in the place of the same one as it was, unless that was let go meanwhile.
+    fn replace(&self, held: &Held, batch: Batch) {
+        let mut state = self.lock();
+        let Some(in_slot) = state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id) else { return };
+        state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
+        let lighter = Held { batch, slot: held.slot, held_at: held.held_at, course: Arc::clone(&held.course) };
+        state.slots[place(held.slot)] = Some(Arc::new(lighter));
+    }
+
+    fn give_back(&self, held: &Held, charges: &[Charge]) {
+        let tasks: usize = charges.iter().map(|charge| charge.tasks).sum();
+        {
+            let mut state = self.lock();
+            state.amount.tasks = state.amount.tasks.saturating_sub(tasks);
+        }
+        let mut topics = self.topics();
+        for (topic, charge) in held.batch.topics().iter().zip(charges) {
+            topics.released(topic, charge.tasks, charge.bytes);
+        }
+    }
+
     fn release(&self, held: &Held, note: impl FnOnce(&mut Books<Arc<Settlement>>)) {
         {
             let mut state = self.lock();
             note(&mut state.books);
-            if state.slots[place(held.slot)].take().is_none() {
+            // Lighter by now, perhaps.
+            let Some(in_slot) = state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id) else {
                 return;
-            }
+            };
             state.free.push(held.slot);
-            state.amount.tasks -= held.batch.len();
-            state.amount.bytes -= held.batch.bytes();
+            state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes());
             state.amount.batches -= 1;
         }
-        self.count_topics(&held.batch, |topics, topic, tasks, bytes| topics.released(topic, tasks, bytes));
+        self.give_back(held, &held.take_charges());
     }
 
-    fn count_topics(&self, batch: &Batch, mut count: impl FnMut(&mut Topics, &TopicName, usize, usize)) {
-        let mut sums = vec![(0, 0); batch.topics().len()];
-        for task in batch.tasks() {
-            let sum = &mut sums[usize::from(task.topic)];
-            sum.0 += 1;
-            sum.1 += task.bytes();
-        }
-        let mut topics = self.topics();
-        for (topic, (tasks, bytes)) in batch.topics().iter().zip(sums) {
-            count(&mut topics, topic, tasks, bytes);
-        }
+    fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<Held>> {
+        self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

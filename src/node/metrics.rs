@@ -43,6 +43,7 @@ pub struct Metrics {
     pub in_flight_tasks: Gauge,
     pub in_flight_bytes: Gauge,
     pub in_flight_batches: Gauge,
+    pub remembered_batches: Gauge,
     pub parked_topics: Gauge,
 }
 
@@ -94,9 +95,10 @@ impl Metrics {
             dead: to.counter("tasks_dead", "Tasks given up on: dead letters"),
             adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
             recovered: to.counter("batches_recovered", "Batches of this node whose claim was not answered, found by the check"),
-            in_flight_tasks: to.gauge("in_flight_tasks", "Tasks claimed and not settled, in memory"),
+            in_flight_tasks: to.gauge("in_flight_tasks", "Tasks claimed and without an outcome, or about to be settled"),
             in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches claimed and not settled"),
             in_flight_batches: to.gauge("in_flight_batches", "Batches claimed and not settled"),
+            remembered_batches: to.gauge("remembered_batches", "Batches settled, and remembered until that is durable"),
             parked_topics: to.gauge("parked_topics", "Topics that Kafka does not take just now"),
         }
     }

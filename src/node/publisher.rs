@@ -90,7 +90,7 @@ impl Publisher {
         }
     }
 
-    /// Hands over alone the records whose batch was refused. Those that do not fit in come next time.
+    /// Hands over alone the records whose batch was refused. Those that do not fit in, or are not due any more since the clock was set back, come next time.
     ///
     /// # Errors
     /// When the producer for them cannot be made.
@@ -101,7 +101,8 @@ impl Publisher {
         }
         let producer = self.alone()?.current();
         for (held, index) in self.reports.alone.take() {
-            if self.hand_over(&producer, &held, index, now) == Handed::Full {
+            let is_early = held.batch.due_at(ticket::place(index)) > now && !self.reports.is_moot(&held, index);
+            if is_early || self.hand_over(&producer, &held, index, now) == Handed::Full {
                 self.reports.alone.put((held, index));
             }
         }

@@ -1,10 +1,11 @@
 //! Keeps an eye on the topics and the producers: parks what does not answer, probes what is parked, and mends what has failed.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::future::{self, BoxFuture};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::publisher::Publisher;
@@ -18,6 +19,8 @@ use crate::shutdown::{Failure, chain};
 const INTERVAL: Duration = Duration::from_millis(250);
 /// So many looks at topics are under way at once: others that ask about topics find room in the queue of questions, and each look its turn.
 const LOOKS_MAX: usize = 64;
+/// What is held for so long and not complete is eased: from its claim to its acknowledgement a task takes little more than the window.
+const EASED_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct TopicKeeper {
@@ -44,12 +47,19 @@ impl TopicKeeper {
     pub async fn run(self) -> Result<(), Failure> {
         // The last turn could not mend the producers: that is said once.
         let mut is_failing = false;
+        let mut looks = Looks::default();
+        let mut turn_at = clock::monotonic();
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
+                (topic, sight) = looks.next(&self.topics) => {
+                    self.looked(&topic, sight);
+                    continue;
+                }
                 () = self.publisher.reports.topic_actions.arrival() => {}
-                () = clock::sleep(INTERVAL) => {}
+                () = clock::sleep(turn_at.since(clock::monotonic())) => {}
             }
+            turn_at = clock::monotonic().plus(INTERVAL);
             if self.publisher.is_deaf() {
                 return Err("the thread that takes in the reports of a Kafka producer has panicked".into());
             }
@@ -70,8 +80,13 @@ impl TopicKeeper {
             let may_blame = has_broker && self.shared.gate.may_publish();
             let mut actions = self.publisher.reports.topic_actions.take();
             actions.extend(self.shared.holdings.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
-            // Looks go side by side: each may take seconds, and what is above must not wait for all of them.
-            stream::iter(actions).for_each_concurrent(LOOKS_MAX, |action| self.act(action)).await;
+            for action in actions {
+                match action {
+                    Action::Look(topic) => looks.ask(topic),
+                    told => self.tell(&told),
+                }
+            }
+            self.shared.holdings.ease(now, EASED_AFTER);
             self.show();
         }
     }
@@ -82,20 +97,10 @@ impl TopicKeeper {
         mended.and(self.publisher.publish_alone())
     }
 
-    async fn act(&self, action: Action) {
-        match action {
-            Action::Look(topic) => {
-                let sight = match self.topics.ask(&topic).await {
-                    Ok(_) => Sight::There,
-                    Err(LookUpError::Unknown) => Sight::Denied,
-                    Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
-                };
-                let next = self.shared.holdings.topics().looked(&topic, sight, clock::monotonic());
-                if let Some(next) = next {
-                    self.tell(&next);
-                }
-            }
-            told => self.tell(&told),
+    fn looked(&self, topic: &TopicName, sight: Sight) {
+        let next = self.shared.holdings.topics().looked(topic, sight, clock::monotonic());
+        if let Some(next) = next {
+            self.tell(&next);
         }
     }
 
@@ -132,7 +137,47 @@ impl TopicKeeper {
         metrics.in_flight_tasks.set(as_i64(amount.tasks));
         metrics.in_flight_bytes.set(as_i64(amount.bytes));
         metrics.in_flight_batches.set(as_i64(amount.batches));
+        metrics.remembered_batches.set(as_i64(amount.remembered));
     }
+}
+
+/// Looks at topics, side by side: each may take seconds, and nothing else waits for them.
+#[derive(Debug, Default)]
+struct Looks {
+    under_way: FuturesUnordered<BoxFuture<'static, (TopicName, Sight)>>,
+    /// For their turn; no more than there are topics in trouble.
+    waiting: VecDeque<TopicName>,
+    /// Both of these: nothing is looked at twice at a time.
+    asked: HashSet<TopicName>,
+}
+
+impl Looks {
+    fn ask(&mut self, topic: TopicName) {
+        if self.asked.insert(topic.clone()) {
+            self.waiting.push_back(topic);
+        }
+    }
+
+    /// The next that is answered. Can be dropped and called again: nothing is lost.
+    async fn next(&mut self, topics: &Topics) -> (TopicName, Sight) {
+        while self.under_way.len() < LOOKS_MAX
+            && let Some(topic) = self.waiting.pop_front()
+        {
+            self.under_way.push(Box::pin(look(topics.clone(), topic)));
+        }
+        let Some((topic, sight)) = self.under_way.next().await else { return future::pending().await };
+        self.asked.remove(&topic);
+        (topic, sight)
+    }
+}
+
+async fn look(topics: Topics, topic: TopicName) -> (TopicName, Sight) {
+    let sight = match topics.ask(&topic).await {
+        Ok(_) => Sight::There,
+        Err(LookUpError::Unknown) => Sight::Denied,
+        Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
+    };
+    (topic, sight)
 }
 
 fn as_i64(count: usize) -> i64 {

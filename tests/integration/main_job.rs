@@ -245,7 +245,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     // Each bound is that of a metric that there is.
     let bounds: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next()).collect();
-    assert_eq!(bounds.len(), 9, "{text}");
+    assert_eq!(bounds.len(), 10, "{text}");
     for bounded in bounds {
         assert!(text.lines().any(|line| line.starts_with(&format!("punctual_{bounded} "))), "there is no {bounded} in:\n{text}");
     }
