@@ -6,6 +6,7 @@ pub mod claiming;
 pub mod cluster_clock;
 pub mod failure;
 pub mod liveness;
+pub mod look_back;
 pub mod placing;
 pub mod sweeping;
 pub mod topics;

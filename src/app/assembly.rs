@@ -15,8 +15,9 @@ use crate::domain::{ClusterSettings, NodeId};
 use crate::engine::books::Suspects;
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
+use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::engine::topics::{self, Topics};
-use crate::node::adopter::{Adopter, LookBack};
+use crate::node::adopter::Adopter;
 use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
@@ -360,8 +361,7 @@ impl Site<'_> {
             tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
             loop_count: settings.claim_loops,
         };
-        let rules =
-            claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
+        let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
         for index in 0..settings.claim_loops {
             let parts = claimer::Parts {
                 pace,
@@ -395,6 +395,7 @@ impl Site<'_> {
             bulletin: core.membership.bulletin(),
             progress: core.progress.clone(),
             past: LookBack::default(),
+            own_floor: OwnFloor::default(),
         };
         tasks.spawn("adopt", adopter.run());
         tasks.spawn("close producers", TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()));

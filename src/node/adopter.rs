@@ -20,9 +20,9 @@ use super::publisher::Publisher;
 use super::settler::Undone;
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::ids::floor_of;
 use crate::domain::{BatchId, Monotonic};
 use crate::engine::books::Suspects;
+use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
@@ -31,10 +31,8 @@ use crate::shutdown::{Failure, chain};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
 const RETRY: Duration = Duration::from_millis(200);
-/// How often it is looked how far back unsettled batches go. Between two such looks no other goes back further: under an old snapshot the way is long.
-const LOOK_BACK_EVERY: Duration = Duration::from_secs(60);
-/// A batch that is committed after a look back began has an id at most so much older: a claim takes 10 s at the most.
-const RECENT: Duration = Duration::from_secs(60);
+/// A look back that takes longer goes on at the next turn.
+const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Adopter {
@@ -53,20 +51,7 @@ pub struct Adopter {
     pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
     pub past: LookBack,
-}
-
-/// How far back unsettled batches go.
-#[derive(Debug)]
-pub struct LookBack {
-    looked_at: Option<Monotonic>,
-    /// All that are unsettled have this id or a higher one.
-    from: BatchId,
-}
-
-impl Default for LookBack {
-    fn default() -> Self {
-        Self { looked_at: None, from: BatchId::MIN }
-    }
+    pub own_floor: OwnFloor,
 }
 
 impl Adopter {
@@ -106,10 +91,15 @@ impl Adopter {
         // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
         // such a crash undid is in the answer to a question that is asked after the heartbeat.
         let durable_until = self.bulletin.borrow().heartbeat_sent_at;
+        if let Some(now) = self.shared.clock.now() {
+            self.own_floor.note(now);
+        }
         // What a crash of Postgres made unsettled again may be older than what was unsettled before.
-        let from = self.shared.holdings.oldest_known().map_or(self.past.from, |known| known.min(self.past.from));
+        let known = self.shared.holdings.oldest_known();
+        let own_from = self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
+        let own_from = known.map_or(own_from, |known| known.min(own_from));
         let asked_at = clock::monotonic();
-        let own = self.adoptions.own_unsettled(from).await?;
+        let own = self.adoptions.own_unsettled(own_from).await?;
         if let Some(doubt) = doubt {
             self.clear_up(&own, asked_at, doubt);
         }
@@ -132,7 +122,17 @@ impl Adopter {
             self.shared.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
             self.to_load.extend(found);
         }
-        if self.shared.gate.may_adopt() && self.to_load.is_empty() && self.shared.holdings.has_room() {
+        if self.past.from().is_none() {
+            self.look_back().await;
+        }
+        if self.shared.gate.may_adopt()
+            && self.to_load.is_empty()
+            && self.shared.holdings.has_room()
+            && let Some(from) = self.past.from()
+        {
+            let from = known.map_or(from, |known| known.min(from));
+            // Its answer may be lost.
+            self.own_floor.lower(from);
             let adopted = self.adoptions.adopt(from, BATCHES_MAX).await?;
             if !adopted.is_empty() {
                 reach(Point::BatchAdopted);
@@ -151,18 +151,29 @@ impl Adopter {
         Ok(())
     }
 
-    /// Finds out how far back the other looks must go. Until that is known, and if it cannot be told, they go as far as before.
+    /// Finds out how far back unsettled batches go. Until that is known, and if it cannot be told, they go as far as before.
     async fn look_back(&mut self) {
         let began_at = clock::monotonic();
-        if self.past.looked_at.is_some_and(|at| began_at.since(at) < LOOK_BACK_EVERY) {
-            return;
-        }
         let Some(now) = self.shared.clock.now() else { return };
-        let recent = BatchId::from_uuid(floor_of(now.minus(RECENT)));
-        self.past.looked_at = Some(began_at);
-        match self.adoptions.oldest_unsettled().await {
-            Ok(oldest) => self.past.from = oldest.map_or(recent, |oldest| oldest.min(recent)),
-            Err(error) => tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again"),
+        if self.past.is_due(began_at) {
+            match self.adoptions.oldest().await {
+                Ok(oldest) => self.past.begin(oldest, now, began_at),
+                Err(error) => return tracing::warn!(error = chain(&error), "look for the oldest batch; it will be tried again"),
+            }
+        }
+        while let Some((from, to)) = self.past.slice() {
+            match self.adoptions.oldest_unsettled(from, to).await {
+                Ok(oldest) => self.past.answered(oldest),
+                Err(error) => {
+                    if matches!(error, Error::Unanswered { .. } | Error::GaveWay { .. }) {
+                        self.past.was_too_wide();
+                    }
+                    return tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again");
+                }
+            }
+            if clock::monotonic().since(began_at) >= LOOK_BACK_SPAN_MAX {
+                return;
+            }
         }
     }
 

@@ -37,8 +37,11 @@ returning b.batch";
 const OWN_UNSETTLED: &str = "-- own unsettled
 select batch from execlog_batch where settled_at is null and owner = $1 and batch >= $2";
 
+const OLDEST: &str = "-- oldest batch
+select batch from execlog_batch order by batch limit 1";
+
 const OLDEST_UNSETTLED: &str = "-- oldest unsettled
-select batch from execlog_batch where settled_at is null order by batch limit 1";
+select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2 order by batch limit 1";
 
 const LOAD: &str = "-- load
 select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
@@ -74,12 +77,24 @@ impl Adoptions {
         Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
     }
 
-    /// The oldest unsettled batch, whoever's it is. Looks through all that there is: not to be asked often.
-    pub async fn oldest_unsettled(&mut self) -> Result<Option<BatchId>, Error> {
+    /// The oldest batch that there is, settled or not.
+    pub async fn oldest(&mut self) -> Result<Option<BatchId>, Error> {
+        let oldest = self
+            .connection
+            .run("look for the oldest batch", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OLDEST).fetch_optional(connection).await
+            })
+            .await?;
+        Ok(oldest.map(BatchId::from_uuid))
+    }
+
+    /// The oldest unsettled batch from `from` up to, not including, `to`, whoever's it is. Looks through all that was settled there: not to be asked often.
+    pub async fn oldest_unsettled(&mut self, from: BatchId, to: BatchId) -> Result<Option<BatchId>, Error> {
+        let (from, to) = (from.uuid(), to.uuid());
         let oldest = self
             .connection
             .run("look for the oldest unsettled batch", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).fetch_optional(connection).await
+                sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).bind(from).bind(to).fetch_optional(connection).await
             })
             .await?;
         Ok(oldest.map(BatchId::from_uuid))

@@ -1,5 +1,7 @@
 //! The books, held against what may happen to a batch between claim and settle.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::domain::batch::TaskParts;
 use crate::domain::{BatchBuilder, Receipt, Shard, TaskId};
@@ -164,4 +166,94 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
     }
     let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| seen.iter().map(room).eq((0..9).map(|held| held < count));
     assert!(until(2, |rooms| rooms.0) && until(6, |rooms| rooms.1) && until(8, |rooms| rooms.2), "{seen:?}");
+}
+
+const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task takes besides: some ninety bytes or so, as of today";
+
+/// One task for each name, of the topic of that name.
+fn batch_of(topics: &[&str]) -> Batch {
+    let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 0, 0);
+    for (number, topic) in (0_u64..).zip(topics) {
+        let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
+        let (payload, name) = (Some(PAYLOAD), Some(b"name".as_slice()));
+        builder.push(TaskParts { id, first_id: None, attempt: None, topic, key: None, payload, headers: None, name });
+    }
+    builder.build()
+}
+
+fn deferred() -> Outcome {
+    Outcome::Deferred { next: TaskId::new(Timestamp::from_millis(2_000), Shard::new(0), 7), maybe_sent: true }
+}
+
+#[test]
+fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back() {
+    let holdings = holdings(4);
+    let healthy = TopicName::stored("healthy");
+    let held = holdings.hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0)).unwrap();
+    assert!(!holdings.has_room() && !holdings.topics().is_open(&healthy));
+    for index in 0..4 {
+        assert_eq!(held.note(index, published()), Noted::MoreToCome);
+    }
+    let before = holdings.amount();
+    holdings.ease(at(1), SECOND * 2);
+    assert_eq!(holdings.amount(), before, "not held for so long");
+    holdings.ease(at(2), SECOND * 2);
+    let amount = holdings.amount();
+    assert_eq!((amount.tasks, amount.batches), (1, 1));
+    assert_eq!(amount.bytes, before.bytes - 4 * PAYLOAD.len());
+    assert!(holdings.has_room() && holdings.topics().is_open(&healthy));
+    holdings.ease(at(3), SECOND * 2);
+    assert_eq!(holdings.amount(), amount, "once");
+    // What is still to come is as it was, and whoever has the batch from before shares how far it has come.
+    let lighter = holdings.in_slot(held.slot).unwrap();
+    assert_eq!([0, 4].map(|index| lighter.batch.task(index).payload), [None, Some(PAYLOAD)]);
+    assert_eq!(held.note(4, deferred()), Noted::Complete);
+    assert!(lighter.has_outcome(4));
+    assert_eq!(lighter.settlement(Timestamp::EPOCH), held.settlement(Timestamp::EPOCH));
+    holdings.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(4));
+    assert_eq!(holdings.amount(), Amount { remembered: 1, ..Amount::default() });
+    assert!(holdings.is_idle());
+}
+
+#[test]
+fn what_is_settled_and_not_known_to_be_durable_has_a_bound() {
+    let holdings = within(Bounds { tasks_max: 10, bytes_max: usize::MAX, batches_max: 2 });
+    settled(&holdings, at(1));
+    assert!(holdings.has_room());
+    settled(&holdings, at(3));
+    assert!(!holdings.has_room() && holdings.is_idle());
+    holdings.durable_until(at(2), &HashSet::new());
+    assert!(holdings.has_room());
+}
+
+proptest! {
+    #[test]
+    fn all_that_was_held_is_given_back_whenever_it_is_eased(
+        tasks in prop::collection::vec((0_usize..3, 0_usize..3), 1..20),
+        eased_after in prop::collection::vec(any::<bool>(), 20),
+    ) {
+        let holdings = holdings(1);
+        let names = ["a", "b", "c"];
+        let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
+        let held = holdings.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
+        for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
+            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }][*outcome].clone();
+            // By turns through the batch as it was and as it is.
+            let current = holdings.in_slot(held.slot).unwrap();
+            if is_eased { &held } else { &current }.note(index, outcome);
+            if is_eased {
+                holdings.ease(at(9), SECOND);
+                let current = holdings.in_slot(held.slot).unwrap();
+                prop_assert_eq!(holdings.amount().bytes, current.batch.bytes());
+            }
+        }
+        let current = holdings.in_slot(held.slot).unwrap();
+        prop_assert_eq!(current.settlement(Timestamp::EPOCH), held.settlement(Timestamp::EPOCH));
+        holdings.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(9));
+        prop_assert_eq!(holdings.amount(), Amount { remembered: 1, ..Amount::default() });
+        for name in names {
+            let topics = holdings.topics();
+            prop_assert!(topics.is_open(&TopicName::stored(name)), "{}", name);
+        }
+    }
 }

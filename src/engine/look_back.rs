@@ -1,0 +1,195 @@
+//! How far back unsettled batches go: no other look needs to go further.
+//!
+//! Under an old snapshot Postgres keeps an index entry for each batch that was ever settled, and a look at all of them may take longer than its deadline. So
+//! it is found out in slices of time: one that gets no answer is tried again at half its width, one that does lets the next be twice as wide.
+
+use std::time::Duration;
+
+use crate::domain::ids::floor_of;
+use crate::domain::{BatchId, Monotonic, TaskId, Timestamp};
+
+/// How often it is found out anew. Between two such looks no batch goes back further.
+const EVERY: Duration = Duration::from_secs(60);
+/// A batch that is committed after a look began has an id at most so much older: a claim takes 10 s at the most.
+const RECENT: Duration = Duration::from_secs(60);
+const SPAN_MIN: Duration = Duration::from_secs(60);
+/// Wider than all that is kept: everything in one slice.
+const SPAN_MAX: Duration = Duration::from_secs(3650 * 86_400);
+
+#[derive(Debug)]
+pub struct LookBack {
+    /// All that are unsettled have this id or a higher one; none: that is not known yet.
+    from: Option<BatchId>,
+    begun_at: Option<Monotonic>,
+    search: Option<Search>,
+    /// Width of the next slice.
+    span: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    /// Looked through up to here, and to be looked through up to `end`.
+    next: Timestamp,
+    end: Timestamp,
+}
+
+impl Default for LookBack {
+    fn default() -> Self {
+        Self { from: None, begun_at: None, search: None, span: SPAN_MAX }
+    }
+}
+
+impl LookBack {
+    pub fn from(&self) -> Option<BatchId> {
+        self.from
+    }
+
+    /// True when it is to be found out anew; [`Self::begin`] is to be told where the oldest batch is.
+    pub fn is_due(&self, now: Monotonic) -> bool {
+        self.search.is_none() && self.begun_at.is_none_or(|at| now.since(at) >= EVERY)
+    }
+
+    /// `oldest`: of all batches that there are, settled or not; `now` by the cluster's clock, `at` by this machine's.
+    pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp, at: Monotonic) {
+        let end = now.minus(RECENT);
+        let next = oldest.map_or(end, |oldest| TaskId::from_uuid(oldest.uuid()).due_at()).min(end);
+        self.begun_at = Some(at);
+        self.search = Some(Search { next, end });
+    }
+
+    /// Where to look for the oldest unsettled batch next: from the first id up to, not including, the second. Nothing: it is found out.
+    pub fn slice(&mut self) -> Option<(BatchId, BatchId)> {
+        let Search { next, end } = self.search?;
+        if next >= end {
+            self.found(BatchId::from_uuid(floor_of(end)));
+            return None;
+        }
+        Some((BatchId::from_uuid(floor_of(next)), BatchId::from_uuid(floor_of(self.slice_end(next, end)))))
+    }
+
+    fn slice_end(&self, next: Timestamp, end: Timestamp) -> Timestamp {
+        next.plus(self.span).min(end)
+    }
+
+    /// The oldest unsettled batch of the slice was asked for, and this is it.
+    pub fn answered(&mut self, oldest: Option<BatchId>) {
+        let Some(Search { next, end }) = self.search else { return };
+        match oldest {
+            Some(oldest) => self.found(oldest),
+            None => self.search = Some(Search { next: self.slice_end(next, end), end }),
+        }
+        self.span = (self.span * 2).min(SPAN_MAX);
+    }
+
+    /// The slice got no answer.
+    pub fn was_too_wide(&mut self) {
+        if let Some(Search { next, end }) = self.search {
+            self.span = (self.slice_end(next, end).since(next) / 2).max(SPAN_MIN);
+        }
+    }
+
+    fn found(&mut self, from: BatchId) {
+        self.from = Some(from);
+        self.search = None;
+    }
+}
+
+/// From where on the batches of this node lie: it gives them ids of the present, and adopts what a look back has found.
+#[derive(Debug, Default)]
+pub struct OwnFloor(Option<BatchId>);
+
+impl OwnFloor {
+    /// To be told again and again: the cluster's clock may be set back.
+    pub fn note(&mut self, now: Timestamp) {
+        self.lower(BatchId::from_uuid(floor_of(now.minus(RECENT))));
+    }
+
+    /// This node may have adopted what has this id, or a higher one.
+    pub fn lower(&mut self, from: BatchId) {
+        self.0 = Some(self.0.map_or(from, |known| known.min(from)));
+    }
+
+    /// The lowest id of all that may be this node's; below all others before anything is known.
+    pub fn get(&self) -> BatchId {
+        self.0.unwrap_or(BatchId::MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn day(number: u32) -> Timestamp {
+        Timestamp::from_millis(1_795_252_500_000).plus(DAY * number)
+    }
+
+    fn batch(at: Timestamp) -> BatchId {
+        BatchId::new(at, 1, 1)
+    }
+
+    fn at(second: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(second))
+    }
+
+    /// Looks through all, where a slice wider than `span_max` gets no answer; how many slices had none, and how many had one.
+    fn search(look_back: &mut LookBack, unsettled: Option<BatchId>, span_max: Duration) -> (u32, u32) {
+        let (mut unanswered, mut answered) = (0, 0);
+        while let Some((from, to)) = look_back.slice() {
+            assert!(from < to);
+            let [low, high] = [from, to].map(|id| TaskId::from_uuid(id.uuid()).due_at());
+            if high.since(low) > span_max {
+                unanswered += 1;
+                look_back.was_too_wide();
+            } else {
+                answered += 1;
+                look_back.answered(unsettled.filter(|batch| (from..to).contains(batch)));
+            }
+            assert!(unanswered + answered < 1_000);
+        }
+        (unanswered, answered)
+    }
+
+    #[test]
+    fn all_is_looked_through_at_once_when_that_gets_an_answer() {
+        let mut look_back = LookBack::default();
+        assert!(look_back.is_due(at(0)) && look_back.from().is_none());
+        look_back.begin(Some(batch(day(0))), day(7), at(0));
+        assert_eq!(search(&mut look_back, Some(batch(day(3))), SPAN_MAX), (0, 1));
+        assert_eq!(look_back.from(), Some(batch(day(3))));
+        assert!(!look_back.is_due(at(59)) && look_back.is_due(at(60)));
+    }
+
+    #[test]
+    fn slices_without_an_answer_are_narrowed_until_the_end_is_reached() {
+        let mut look_back = LookBack::default();
+        look_back.begin(Some(batch(day(0))), day(7), at(0));
+        let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
+        assert!(answered >= 7 * 24 && unanswered <= answered + 8, "{unanswered} {answered}");
+        assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))), "all before is settled");
+    }
+
+    #[test]
+    fn without_an_old_batch_there_is_nothing_to_look_through() {
+        for oldest in [None, Some(batch(day(7)))] {
+            let mut look_back = LookBack::default();
+            look_back.begin(oldest, day(7), at(0));
+            assert_eq!(search(&mut look_back, None, SPAN_MAX), (0, 0));
+            assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))));
+        }
+    }
+
+    #[test]
+    fn what_is_own_begins_where_the_node_did_or_what_it_may_have_adopted_or_the_clock_went_back_to() {
+        let mut floor = OwnFloor::default();
+        assert_eq!(floor.get(), BatchId::MIN);
+        floor.note(day(5));
+        floor.note(day(6));
+        assert_eq!(floor.get(), BatchId::from_uuid(floor_of(day(5).minus(RECENT))));
+        floor.lower(batch(day(3)));
+        assert_eq!(floor.get(), batch(day(3)));
+        floor.note(day(2));
+        assert_eq!(floor.get(), BatchId::from_uuid(floor_of(day(2).minus(RECENT))));
+    }
+}
