@@ -454,6 +454,16 @@ fn a_run_that_is_to_be_whole_holds_each_kind_with_records_at_stake() {
 }
 
 #[test]
+fn an_outage_of_a_topic_during_which_it_takes_records_is_none() {
+    let mut history = history();
+    let appended_at = publish(&mut history, 1, UNAVAILABLE) + 2;
+    history.topics[UNAVAILABLE].refusals.push((appended_at - 500, appended_at));
+    assert_eq!(rules(&history), [], "it took it again");
+    history.topics[UNAVAILABLE].refusals.push((appended_at, appended_at + 500));
+    assert_eq!(rules(&history), [Rule::Uncovered]);
+}
+
+#[test]
 fn at_stake_is_what_is_due_before_an_operation_ends_and_appended_after_it_began() {
     let at_stake = |appended_at: i64| {
         let mut history = history();

@@ -140,6 +140,44 @@ kafka_stop() { signal kafka TERM 60; }
 kafka_kill() { signal kafka KILL 20; }
 kafka_purge() { :; }
 
+# --- a replica that is away -----------------------------------------------------------------------
+
+second_mark() { printf '%s' "-Dpunctual.stack=$STACK/second"; }
+second_leftovers() { return 1; }
+
+# A second broker enters the cluster and leaves it for good, in good order. While it is there the controller gives it
+# partitions of new topics, which nobody would have then: no topic may be made meanwhile. One that has it as a
+# replica, and wants two in sync (min.insync.replicas), takes nothing until it wants one again. With one broker alone
+# no topic does that: none wants more replicas in sync than it has.
+kafka_second() {
+  [[ ! -e $STACK/kafka/second ]] || return 0
+  mkdir -p "$STACK/second"
+  second_properties >"$STACK/second/server.properties"
+  kafka_tool kafka.tools.StorageTool format -c "$STACK/second/server.properties" \
+    -t "$(sed -n 's/^cluster.id=//p' "$STACK/kafka/data/meta.properties")" >"$STACK/logs/second-format.log" 2>&1 ||
+    die "kafka: format failed: $(tail -n 3 "$STACK/logs/second-format.log")"
+  spawn second java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "$(second_mark)" \
+    -Dlog4j2.configurationFile="$STACK/kafka/log4j2.properties" \
+    -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/second/server.properties"
+  wait_until "$READY_SECONDS" grep -q 'Kafka Server started' "$(log_file second)" ||
+    die "kafka: the second broker did not start: $(tail -n 3 "$(log_file second)")"
+  signal second TERM 60 || die "kafka: the second broker does not end"
+  rm -rf "$STACK/second"
+  touch "$STACK/kafka/second"
+}
+
+second_properties() {
+  cat <<END
+process.roles=broker
+node.id=2
+controller.quorum.voters=1@127.0.0.1:$(port_of kafka 1)
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:0
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)
+log.dirs=$STACK/second/data
+END
+}
+
 # kafka_topic NAME [OPTION OF kafka-topics]..
 kafka_topic() {
   local name=$1 log=$STACK/logs/kafka-topic.log

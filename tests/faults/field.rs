@@ -160,7 +160,10 @@ impl Field {
 
     async fn make_topics(&self) {
         for (index, suffix) in [(STEADY, "steady"), (UNAVAILABLE, "unavailable"), (DELETED, "deleted"), (LIMITED, "limited")] {
-            let name = self.cluster.topic(suffix).await;
+            let name = match index {
+                UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,
+                _ => self.cluster.topic(suffix).await,
+            };
             self.topics.lock().unwrap().push(Topic { name, ..Topic::default() });
             self.read(index, 0);
         }

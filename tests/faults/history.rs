@@ -150,6 +150,8 @@ pub struct Topic {
     pub absences: Vec<(i64, i64)>,
     /// From just before it took smaller records only to just after it took all again.
     pub limits: Vec<(i64, i64)>,
+    /// When it took nothing for certain.
+    pub refusals: Vec<(i64, i64)>,
 }
 
 /// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.

@@ -7,7 +7,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::duplicates;
-use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, Verdict};
+use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
 use super::names;
 use super::plan::Kind;
 
@@ -448,6 +448,14 @@ impl<'a> Case<'a> {
             let entry = self.found.stakes.entry(kind).or_default();
             entry.0 += 1;
             entry.1 += count;
+        }
+        // One that does nothing proves nothing either.
+        for (begin, end) in &self.history.topics[UNAVAILABLE].refusals {
+            let is_taken = |record: &&Arrival| record.topic == UNAVAILABLE && (*begin..*end).contains(&record.at);
+            if let Some(taken) = self.history.records.iter().find(is_taken) {
+                let what = format!("{} had no effect: a record was appended at {}", Kind::TopicUnavailable.name(), taken.at);
+                self.add(Rule::Uncovered, None, what);
+            }
         }
         for kind in Kind::all().filter(|_| is_whole) {
             match self.found.stakes.get(&kind) {

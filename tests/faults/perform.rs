@@ -58,6 +58,9 @@ pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&
     spans
 }
 
+/// A broker takes a topic's settings up a moment after the controller has said yes.
+const TAKEN_UP_MS: i64 = 1000;
+
 async fn carry_out(field: &Field, operation: &Operation) {
     let (node, lasts) = (operation.node, i64::try_from(operation.lasts).unwrap());
     let until_undone = async || wait::until(now_ms() + lasts).await;
@@ -91,8 +94,11 @@ async fn carry_out(field: &Field, operation: &Operation) {
             field.read_all_again();
         }
         Kind::TopicUnavailable => {
+            // One of its two replicas is away.
             alter(field, UNAVAILABLE, ("min.insync.replicas", "2")).await;
+            let begin = now_ms() + TAKEN_UP_MS;
             until_undone().await;
+            field.note(UNAVAILABLE, |topic| topic.refusals.push((begin, now_ms())));
             alter(field, UNAVAILABLE, ("min.insync.replicas", "1")).await;
         }
         Kind::TopicDeleted => delete_topic(field, lasts).await,

@@ -42,6 +42,7 @@ mod membership;
 mod membership_outages;
 mod membership_support;
 mod names;
+mod neighbours;
 mod outages;
 mod pool;
 mod refusals;

@@ -175,10 +175,24 @@ impl Cluster {
         topic
     }
 
+    /// A topic of its own that has a second replica on a broker that is away: while it wants two in sync (`min.insync.replicas`) it takes nothing.
+    pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
+        self.stack.know_second_broker().await;
+        let topic = format!("{}.{suffix}", self.name);
+        let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
+        self.create(&topic, TopicReplication::Variable(&replicas), &[("min.insync.replicas", "1")]).await;
+        self.topics.lock().unwrap().push(topic.clone());
+        topic
+    }
+
     /// Creates a topic by its full name; a topic that is just being deleted under this name is waited for.
     pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
+        self.create(topic, TopicReplication::Fixed(1), settings).await;
+    }
+
+    async fn create(&self, topic: &str, replication: TopicReplication<'_>, settings: &[(&str, &str)]) {
         let new = settings.iter().fold(
-            NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime"),
+            NewTopic::new(topic, PARTITIONS, replication).set("message.timestamp.type", "LogAppendTime"),
             |new, (key, value)| new.set(key, value),
         );
         let mut may_be_made = false;
