@@ -159,6 +159,7 @@ impl Field {
     // --- topics and their readers ---
 
     async fn make_topics(&self) {
+        self.own.know_second_broker().await;
         for (index, suffix) in [(STEADY, "steady"), (UNAVAILABLE, "unavailable"), (DELETED, "deleted"), (LIMITED, "limited")] {
             let name = match index {
                 UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,

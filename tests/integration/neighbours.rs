@@ -15,6 +15,7 @@ const SILENT: i64 = 240;
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_claimed_beside_records_without_an_answer_leaves_room_for_its_own_topic() {
     let own = OwnStack::start("neighbours").await;
+    own.know_second_broker().await;
     let cluster = Cluster::at(&own.stack, "neighbours", Wishes::default()).await;
     let node = cluster.node_with(&["--claim-loops", "1", "--in-flight-tasks", "1000", "--topic-in-flight-tasks", "100"]).await;
     let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);

@@ -175,9 +175,9 @@ impl Cluster {
         topic
     }
 
-    /// A topic of its own that has a second replica on a broker that is away: while it wants two in sync (`min.insync.replicas`) it takes nothing.
+    /// A topic of its own that has a second replica on a broker that is away (`OwnStack::know_second_broker`): while it wants two in sync
+    /// (`min.insync.replicas`) it takes nothing.
     pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
-        self.stack.know_second_broker().await;
         let topic = format!("{}.{suffix}", self.name);
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
         self.create(&topic, TopicReplication::Variable(&replicas), &[("min.insync.replicas", "1")]).await;

@@ -6,8 +6,6 @@ use std::process::Command;
 /// Where Postgres, Kafka and etcd are.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// As `scripts/stack` knows it.
-    name: String,
     pub database_url: String,
     pub kafka: String,
     pub etcd: String,
@@ -17,16 +15,10 @@ impl Stack {
     /// The servers that all tests share. They must be up: a test that needs a server fails without it.
     pub fn shared() -> Self {
         Self {
-            name: setting("PUNCTUAL_TEST_STACK", "PUNCTUAL_TEST_STACK"),
             database_url: setting("PUNCTUAL_TEST_POSTGRES", "PUNCTUAL_DATABASE_URL"),
             kafka: setting("PUNCTUAL_TEST_KAFKA", "PUNCTUAL_KAFKA"),
             etcd: setting("PUNCTUAL_TEST_ETCD", "PUNCTUAL_ETCD"),
         }
-    }
-
-    /// Has Kafka know of a second broker, which is away: for topics that have a replica there. Only of a stack of one's own: no other topic may be made meanwhile.
-    pub async fn know_second_broker(&self) {
-        run(&["second-broker", "--name", &self.name]).await;
     }
 
     /// The URL of another database of the same server.
@@ -47,6 +39,7 @@ fn setting(first: &str, second: &str) -> String {
 /// A stack of its own for a test that stops servers; forgotten with all its data when dropped.
 #[derive(Debug)]
 pub struct OwnStack {
+    name: String,
     pub stack: Stack,
     /// Of a breakable one.
     pub extras: Option<Extras>,
@@ -80,50 +73,48 @@ impl OwnStack {
             line.map(|value| value.trim_matches('\'').to_owned())
         };
         let value = |key: &str| find(key).unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}"));
-        let stack = Stack {
-            name,
-            database_url: value("PUNCTUAL_DATABASE_URL"),
-            kafka: value("PUNCTUAL_KAFKA"),
-            etcd: value("PUNCTUAL_ETCD"),
-        };
+        let stack =
+            Stack { database_url: value("PUNCTUAL_DATABASE_URL"), kafka: value("PUNCTUAL_KAFKA"), etcd: value("PUNCTUAL_ETCD") };
         let extras = find("PUNCTUAL_TEST_TOXIPROXY").map(|toxiproxy| Extras { toxiproxy, disk: value("PUNCTUAL_TEST_DISK") });
-        Self { stack, extras }
+        Self { name, stack, extras }
     }
 
     /// The folder of the servers' logs.
     pub fn logs(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.stack.name).join("logs")
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
+    }
+
+    /// Has Kafka know of a second broker, which is away: for topics that have a replica there. No topic may be made meanwhile.
+    pub async fn know_second_broker(&self) {
+        run(&["second-broker", "--name", &self.name]).await;
     }
 
     /// Takes all room on Postgres's disk away, or gives it back.
     pub async fn disk(&self, fullness: &str) {
-        run(&["disk", fullness, "--name", &self.stack.name]).await;
+        run(&["disk", fullness, "--name", &self.name]).await;
     }
 
     /// Stops `postgres`, `kafka` or `etcd` in good order; returns when it is gone.
     pub async fn stop(&self, service: &str) {
-        run(&["stop", service, "--name", &self.stack.name]).await;
+        run(&["stop", service, "--name", &self.name]).await;
     }
 
     /// Crashes a server.
     pub async fn kill(&self, service: &str) {
-        run(&["kill", service, "--name", &self.stack.name]).await;
+        run(&["kill", service, "--name", &self.name]).await;
     }
 
     /// Starts a server again, on the same port and data; returns when it answers.
     pub async fn start_again(&self, service: &str) {
-        run(&["start", service, "--name", &self.stack.name]).await;
+        run(&["start", service, "--name", &self.name]).await;
     }
 }
 
 impl Drop for OwnStack {
     fn drop(&mut self) {
-        let status = command(&["down", "--purge", "--name", &self.stack.name]).output().map(|output| output.status);
+        let status = command(&["down", "--purge", "--name", &self.name]).output().map(|output| output.status);
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            eprintln!(
-                "stack {} was not taken down ({status:?}): scripts/stack down --purge --name {}",
-                self.stack.name, self.stack.name
-            );
+            eprintln!("stack {} was not taken down ({status:?}): scripts/stack down --purge --name {}", self.name, self.name);
         }
     }
 }
