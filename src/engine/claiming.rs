@@ -150,8 +150,9 @@ impl Claiming {
         Some(Claim { range, scope: Scope::Mine, origin: Origin::Front })
     }
 
-    /// The next claim of what was set aside, in turns.
+    /// The next claim of what was set aside, in turns; what is left of it in the shards of others comes last.
     pub fn next_of_strips(&mut self) -> Option<Claim> {
+        self.strips.turn();
         let strip = self.strips.first()?;
         let end = self.end_of_leaf(strip.rest.from).min(strip.rest.to);
         let range = IdRange { from: strip.rest.from, to: at_most(strip.rest.from, strip.step, end) };
@@ -310,7 +311,7 @@ impl Claiming {
                 let front = *self.front.get_or_insert(floor_of(now));
                 self.behind(front).min(floor_of(now.plus(self.settings.window)))
             }
-            Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
+            Scope::Others | Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
         self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));

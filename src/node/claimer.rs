@@ -11,7 +11,7 @@ use super::membership::{Bulletin, Progress, blame_of};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::ids::floor_of;
-use crate::domain::{Batch, BatchId, IdRange, Timestamp};
+use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
@@ -62,7 +62,13 @@ pub struct Claimer {
     claiming: Claiming,
     /// What is due in `task_far`: it has strips only.
     far: Claiming,
+    /// The node's shards.
+    shards: Vec<Shard>,
+    /// This loop's part of them.
     mine: Vec<i16>,
+    /// The shards that are not this node's: the first loop looks after what is long overdue there. Its own shards have loops that sweep them, and whoever comes
+    /// second reads through all that the first has taken.
+    others: Vec<i16>,
     all: Vec<i16>,
     sweeping: Sweeping,
     /// The last turn of the front found nothing: look before the next claim.
@@ -95,7 +101,9 @@ impl Claimer {
             claims: parts.claims,
             claiming: Claiming::new(parts.settings),
             far: Claiming::new(parts.settings),
+            shards: Vec::new(),
             mine: Vec::new(),
+            others: if index == 0 { all.clone() } else { Vec::new() },
             all,
             sweeping: Sweeping::default(),
             is_idle: false,
@@ -171,18 +179,23 @@ impl Claimer {
         wait
     }
 
-    /// This loop's part of the node's shards: every n-th of them.
+    /// This loop's part of the node's shards: every n-th of them. Of those that are not the node's, the first loop has all.
     fn take_in_shards(&mut self) {
-        let mine: Vec<_> = {
+        {
             let bulletin = self.bulletin.borrow_and_update();
-            bulletin.mine.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect()
-        };
-        let mine = smallints(&mine);
-        if mine != self.mine {
-            self.mine = mine;
-            self.claiming.restart();
-            self.sweeping.ask();
+            if bulletin.mine == self.shards {
+                return;
+            }
+            self.shards.clone_from(&bulletin.mine);
         }
+        let mine: Vec<_> = self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
+        self.mine = smallints(&mine);
+        if self.index == 0 {
+            let owned = smallints(&self.shards);
+            self.others = self.all.iter().filter(|shard| owned.binary_search(shard).is_err()).copied().collect();
+        }
+        self.claiming.restart();
+        self.sweeping.ask();
     }
 
     /// One turn: the front as far as it is due, then a little of what was set aside.
@@ -248,7 +261,7 @@ impl Claimer {
         }
     }
 
-    /// Looks behind the front: own shards always; the first loop also looks after all that is long overdue, wherever it is.
+    /// Looks behind the front: own shards always; the first loop also looks after what is long overdue in the shards of others.
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
         if self.index == 0 {
             for ids in self.shared.calls.late.take() {
@@ -265,7 +278,9 @@ impl Claimer {
         }
         if self.index == 0 {
             self.load_quarantine().await?;
-            self.claiming.sweep(oldest, now, Scope::All);
+            if !self.others.is_empty() {
+                self.claiming.sweep(oldest, now, Scope::Others);
+            }
             self.plan_far(now).await?;
         }
         self.sweeping.began(clock::monotonic());
@@ -299,6 +314,7 @@ impl Claimer {
         let quarantined = self.shared.calls.quarantined();
         let shards = match claim.scope {
             Scope::Mine => &self.mine,
+            Scope::Others => &self.others,
             Scope::All => &self.all,
         };
         let request = Request {

@@ -10,12 +10,18 @@ use crate::domain::{IdRange, TopicName};
 /// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
 const STRIPS_MAX: usize = 64;
 
+/// Of so many pieces, one is of the others' shards while there is anything of one's own: their owner is likely at it too, and who comes second reads through all
+/// that the first has taken.
+const OTHERS_EVERY: u32 = 64;
+
 /// Whose shards a claim takes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// The shards of the loop that claims.
     Mine,
-    /// All shards: what is long overdue, or was inserted late by this very node.
+    /// The shards that are not this node's: what is long overdue there.
+    Others,
+    /// All shards: what was inserted late by this very node.
     All,
 }
 
@@ -64,9 +70,22 @@ impl Strip {
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     strips: VecDeque<Strip>,
+    /// Pieces since the last one of the others' shards.
+    since_others: u32,
 }
 
 impl Strips {
+    /// Brings the strip whose turn it is to the front.
+    pub(super) fn turn(&mut self) {
+        let is_for_others = self.since_others >= OTHERS_EVERY;
+        let fits = |strip: &Strip| (strip.scope == Scope::Others) == is_for_others;
+        if let Some(index) = self.strips.iter().position(fits) {
+            self.strips.rotate_left(index);
+        }
+        let is_of_others = self.strips.front().is_some_and(|strip| strip.scope == Scope::Others);
+        self.since_others = if is_of_others { 0 } else { self.since_others.saturating_add(1) };
+    }
+
     pub(super) fn len(&self) -> usize {
         self.strips.len()
     }
@@ -104,7 +123,7 @@ impl Strips {
         let is_full = self.strips.len() >= STRIPS_MAX;
         match self.strips.iter_mut().find(|known| is_full && known.scope == strip.scope) {
             Some(known) => known.take_in(strip),
-            // There are two scopes: one more than the bound at most.
+            // There are three scopes: two more than the bound at most.
             None => self.strips.push_back(strip),
         }
     }

@@ -95,12 +95,42 @@ fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_clai
 fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
     let mut claiming = Claiming::new(SETTINGS);
     claiming.came_late(IdRange { from: id(-100, 0), to: id(-90, 0) }, at(0));
-    claiming.sweep(at(-900_000), at(0), Scope::All);
+    claiming.sweep(at(-900_000), at(0), Scope::Others);
     claiming.restart();
     let claim = claiming.next_of_strips().unwrap();
     assert_eq!((claim.range, claim.scope), (IdRange { from: id(-100, 0), to: id(-90, 0) }, Scope::All));
     claiming.took(&claim, &taken(0));
     assert_eq!(claiming.next_of_strips(), None, "the sweep begins anew with that of the new shards");
+}
+
+#[test]
+fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never() {
+    let mut claiming = Claiming::new(SETTINGS);
+    // A thousand leaves.
+    claiming.sweep(at(-900_000_000), at(0), Scope::Others);
+    claiming.sweep(at(-900_000_000), at(0), Scope::Mine);
+    let mut scopes = Vec::new();
+    while let Some(claim) = claiming.next_of_strips() {
+        scopes.push(claim.scope);
+        claiming.took(&claim, &taken(1_000));
+    }
+    let last_of = |wanted: Scope| scopes.iter().rposition(|scope| *scope == wanted).unwrap();
+    let meanwhile = &scopes[..last_of(Scope::Mine)];
+    let others: Vec<usize> = (0..meanwhile.len()).filter(|index| meanwhile[*index] == Scope::Others).collect();
+    assert_eq!(others.first(), Some(&64), "what is one's own goes first");
+    assert!(others.windows(2).all(|pair| pair[1] - pair[0] == 65), "and each 65th piece is of the others: {others:?}");
+    assert!(last_of(Scope::Others) > meanwhile.len(), "the rest of theirs comes when one's own is done");
+}
+
+#[test]
+fn what_is_overdue_in_the_shards_of_others_is_all_that_an_idle_node_looks_after() {
+    let mut claiming = Claiming::new(SETTINGS);
+    let mut table = BTreeSet::from([id(-800_000, 1), id(-10_001, 1), id(-9_999, 1)]);
+    claiming.sweep(at(-900_000), at(0), Scope::Others);
+    while let Some(claim) = claiming.next_of_strips() {
+        carry_out(&mut claiming, &claim, &mut table);
+    }
+    assert_eq!(table, BTreeSet::from([id(-9_999, 1)]), "what is overdue by less than 10 s is its owner's");
 }
 
 #[test]
@@ -419,7 +449,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
     let mut claiming = Claiming::new(SETTINGS);
     let poison = id(1_100, 5);
     let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).collect();
-    claiming.sweep(at(0), at(20_000), Scope::All);
+    claiming.sweep(at(0), at(20_000), Scope::Others);
     let mut found = None;
     for _ in 0..1_000 {
         let Some(claim) = claiming.next_of_strips() else { break };
@@ -438,7 +468,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
 #[test]
 fn no_claim_reaches_past_the_end_of_a_leaf() {
     let mut claiming = Claiming::new(SETTINGS);
-    claiming.sweep(at(0), at(10_000_000), Scope::All);
+    claiming.sweep(at(0), at(10_000_000), Scope::Others);
     let leaf = width_of(SETTINGS.leaf);
     while let Some(claim) = claiming.next_of_strips() {
         assert_eq!(claim.range.from.as_u128() / leaf, (claim.range.to.as_u128() - 1) / leaf);

@@ -68,7 +68,7 @@ impl Streak {
         self.failing = Some(failing);
     }
 
-    /// A claim has succeeded. One that took nothing proves little of a loop without shards, whose sweeps of all shards go on: there it ends what has lasted only
+    /// A claim has succeeded. One that took nothing proves little of a loop without shards, whose sweeps of those of others go on: there it ends what has lasted only
     /// when the pause is over.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
         let is_proof = |failing: &Failing| has_taken || has_shards || !failing.lasts() || self.is_over(failing, now);
