@@ -12,10 +12,11 @@
 //! ```
 //!
 //! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and a sixteenth of its range is tried. A piece that took long, for dead rows for example, is followed by a smaller one, and
+//! large takes nothing and says so, and a sixteenth of its range is tried; ranges are measured so that the tasks of an instant lie evenly. A piece that took long, for dead rows for example, is followed by a smaller one, and
 //! the next sweep comes to the same place with small ones. Ids go on below the millisecond (shard, then random bits), so one crowded
 //! millisecond can be divided as well.
 
+mod ruler;
 mod strips;
 #[cfg(test)]
 mod tests;
@@ -25,10 +26,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use self::ruler::{MILLISECOND, Ruler};
 pub use self::strips::Scope;
 use self::strips::{Kind, Strip, Strips};
 use crate::domain::ids::floor_of;
-use crate::domain::{IdRange, Timestamp, TopicName};
+use crate::domain::{IdRange, Shard, Timestamp, TopicName};
 
 /// How claims are sized.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +55,8 @@ const SWEEP_MIN: Duration = Duration::from_secs(1);
 const RECENT: Duration = Duration::from_secs(3600);
 /// A range grows or shrinks by at most this factor at a time.
 const FACTOR_MAX: u128 = 16;
-/// One millisecond of ids.
-const MILLISECOND: u128 = 1 << 80;
-/// A range no wider is passed by when it has to give way. A shard's ids of a millisecond span 2^62: of a crowd of 100,000 over 64 shards this holds 400.
-const LOCKED: u128 = 1 << 60;
+/// A range no wider is passed by when it has to give way: of a crowd of 100,000 it holds 400.
+const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +102,7 @@ pub enum Poison {
 #[derive(Debug)]
 pub struct Claiming {
     settings: Settings,
+    rulers: Rulers,
     /// All ids below have been claimed or set aside, but for late ones. `None` before the first turn.
     front: Option<Uuid>,
     /// Where the last strip that was cut from the front ends: the slack does not reach behind it, or the crowd there would be met again at each tick.
@@ -118,15 +119,23 @@ pub struct Claiming {
 }
 
 impl Claiming {
-    pub fn new(settings: Settings) -> Self {
+    /// `all` are the shards of the cluster: what each scope has until [`Self::restart`] tells.
+    pub fn new(settings: Settings, all: &[Shard]) -> Self {
+        let ruler = || Ruler::new(all.iter().copied());
+        Self::measured(settings, Rulers { mine: ruler(), others: ruler(), all: ruler() })
+    }
+
+    fn measured(settings: Settings, rulers: Rulers) -> Self {
         let step = width_of(settings.window);
         let (strips, passed) = (Strips::default(), Strips::default());
         let leaf = width_of(settings.leaf);
-        Self { settings, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
+        Self { settings, rulers, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
     }
 
     /// Starts anew: after a start, or when the shards have changed. A sweep must follow. What was set aside of all shards is kept.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self, mine: &[Shard], others: &[Shard]) {
+        self.rulers.mine = Ruler::new(mine.iter().copied());
+        self.rulers.others = Ruler::new(others.iter().copied());
         self.front = None;
         self.cut = Uuid::nil();
         self.strips.restart();
@@ -138,14 +147,14 @@ impl Claiming {
         let goal = floor_of(now.plus(self.settings.window));
         // The clock was set back: what lies between is not due for long, and must not count as claimed.
         if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
-            *self = Self::new(self.settings);
+            *self = Self::measured(self.settings, self.rulers.clone());
         }
         let front = *self.front.get_or_insert(floor_of(now));
         let front = self.leave_behind(front, now);
         if front >= goal {
             return None;
         }
-        let to = at_most(front, self.step, goal);
+        let to = self.rulers.of(Scope::Mine).above(front, self.step).min(goal);
         let range = IdRange { from: self.behind(front), to };
         Some(Claim { range, scope: Scope::Mine, origin: Origin::Front })
     }
@@ -155,7 +164,8 @@ impl Claiming {
         self.strips.turn();
         let strip = self.strips.first()?;
         let end = self.end_of_leaf(strip.rest.from).min(strip.rest.to);
-        let range = IdRange { from: strip.rest.from, to: at_most(strip.rest.from, strip.step, end) };
+        let to = self.rulers.of(strip.scope).above(strip.rest.from, strip.step).min(end);
+        let range = IdRange { from: strip.rest.from, to };
         Some(Claim { range, scope: strip.scope, origin: Origin::Strip })
     }
 
@@ -170,7 +180,8 @@ impl Claiming {
                 }
                 // What a claim takes for the slack behind it does not get less with a smaller step: the front must still arrive.
                 let least = width_of(self.settings.window) / FACTOR_MAX;
-                self.step = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
+                let wished = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
+                self.step = wished.max(MILLISECOND);
                 self.front = Some(claim.range.to);
             }
             Origin::Strip => {
@@ -180,12 +191,12 @@ impl Claiming {
                     return self.passed.join(strip);
                 }
                 self.pass_by(claim, taken);
-                let width = claim.range.width();
+                let width = self.width(claim);
                 let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
                 strip.step = if claim.range.to < strip.locked_before { wished.min(width) } else { wished };
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
-                    self.bound_sweep(&mut strip, claim.range.width(), taken);
+                    self.bound_sweep(&mut strip, width, taken);
                 }
                 self.strips.keep(strip);
             }
@@ -229,9 +240,10 @@ impl Claiming {
         match claim.origin {
             Origin::Front => self.narrow_front(claim, from),
             Origin::Strip => {
+                let step = narrowed(self.width(claim));
                 if let Some(strip) = self.strips.first_mut() {
                     strip.rest.from = from;
-                    strip.step = narrowed(claim.range.width());
+                    strip.step = step;
                 }
             }
         }
@@ -240,20 +252,23 @@ impl Claiming {
     /// Somewhere from `from` on is a crowd. What lies beside it is on time: only the crowd itself is set aside, to the millisecond.
     fn narrow_front(&mut self, claim: &Claim, from: Uuid) {
         let front = self.front.unwrap_or(from);
-        let rest = IdRange { from, ..claim.range };
+        let width = self.rulers.mine.width(from, claim.range.to);
         if from < front {
-            self.set_aside(IdRange { to: front, ..rest });
-        } else if rest.width() > MILLISECOND {
+            self.set_aside(IdRange { from, to: front });
+        } else if width > MILLISECOND {
             self.front = Some(from);
-            self.step = narrowed(rest.width());
+            self.step = narrowed(width).max(MILLISECOND);
         } else {
-            self.set_aside(rest);
-            self.front = Some(rest.to);
+            // The front goes by milliseconds: it would wait for a crowd that it takes piece by piece.
+            let to = end_of(from, MILLISECOND);
+            self.set_aside(IdRange { from, to });
+            self.front = Some(to);
         }
     }
 
     fn set_aside(&mut self, range: IdRange) {
-        self.strips.join(Strip::new(range, narrowed(range.width()), Scope::Mine, Kind::Aside));
+        let step = narrowed(self.rulers.mine.width(range.from, range.to));
+        self.strips.join(Strip::new(range, step, Scope::Mine, Kind::Aside));
         self.cut = range.to;
     }
 
@@ -266,12 +281,13 @@ impl Claiming {
                 self.front = Some(claim.range.to);
             }
             Origin::Strip => {
+                let width = self.width(claim);
                 if let Some(mut strip) = self.strips.take_first() {
-                    if claim.range.width() <= LOCKED {
+                    if width <= LOCKED {
                         strip.rest.from = claim.range.to;
                         strip.step = MILLISECOND;
                     } else {
-                        strip.step = narrowed(claim.range.width());
+                        strip.step = narrowed(width);
                         strip.locked_before = claim.range.to;
                     }
                     strip.slowest = SPENT_MAX;
@@ -321,7 +337,7 @@ impl Claiming {
     pub fn came_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
         if !due.is_empty() {
-            self.strips.keep(Strip::new(due, due.width(), Scope::All, Kind::Aside));
+            self.strips.keep(Strip::new(due, self.rulers.all.width(due.from, due.to), Scope::All, Kind::Aside));
         }
     }
 
@@ -337,7 +353,7 @@ impl Claiming {
             return front;
         }
         let rest = IdRange { from: self.behind(front), to: present };
-        self.strips.keep(Strip::new(rest, rest.width(), Scope::Mine, Kind::Aside));
+        self.strips.keep(Strip::new(rest, self.rulers.mine.width(rest.from, rest.to), Scope::Mine, Kind::Aside));
         self.cut = present;
         self.front = Some(present);
         present
@@ -346,7 +362,7 @@ impl Claiming {
     /// Remembers what a claim has left for topics that are full.
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
         if !taken.full.is_empty() {
-            let strip = Strip::new(claim.range, claim.range.width(), claim.scope, Kind::Passed);
+            let strip = Strip::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
             self.passed.join(Strip { full: taken.full.clone(), ..strip });
         }
     }
@@ -368,21 +384,42 @@ impl Claiming {
 
     /// The end of the leaf that holds `id`: leaves begin at multiples of their width.
     fn end_of_leaf(&self, id: Uuid) -> Uuid {
-        let leaf = width_of(self.settings.leaf).max(MILLISECOND);
-        Uuid::from_u128((id.as_u128() / leaf).saturating_add(1).saturating_mul(leaf))
+        end_of(id, width_of(self.settings.leaf).max(MILLISECOND))
     }
+
+    fn width(&self, claim: &Claim) -> u128 {
+        self.rulers.of(claim.scope).width(claim.range.from, claim.range.to)
+    }
+}
+
+/// What the tasks of each scope are measured by.
+#[derive(Clone, Debug)]
+struct Rulers {
+    mine: Ruler,
+    others: Ruler,
+    all: Ruler,
+}
+
+impl Rulers {
+    fn of(&self, scope: Scope) -> &Ruler {
+        match scope {
+            Scope::Mine => &self.mine,
+            Scope::Others => &self.others,
+            Scope::All => &self.all,
+        }
+    }
+}
+
+/// The end of the multiple of `width` that holds `id`.
+fn end_of(id: Uuid, width: u128) -> Uuid {
+    Uuid::from_u128((id.as_u128() / width).saturating_add(1).saturating_mul(width))
 }
 
 fn width_of(span: Duration) -> u128 {
     span.as_millis().saturating_mul(MILLISECOND)
 }
 
-fn at_most(from: Uuid, step: u128, end: Uuid) -> Uuid {
-    Uuid::from_u128(from.as_u128().saturating_add(step.max(1))).min(end)
-}
-
-/// What is tried after `width` was too much. A crowd of one instant fills a thousandth of its millisecond's ids (the shards come first): by halves, ten looks
-/// at all of it would find nothing out.
+/// What is tried after `width` was too much: by halves, it would take many looks from a leaf to a millisecond.
 fn narrowed(width: u128) -> u128 {
     (width / FACTOR_MAX).max(1)
 }

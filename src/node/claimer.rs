@@ -91,7 +91,8 @@ pub struct Parts {
 
 impl Claimer {
     pub fn new(index: usize, shared: Arc<Shared>, parts: Parts) -> Self {
-        let all = smallints(&shared.cluster.shards.all().collect::<Vec<_>>());
+        let cluster_shards: Vec<Shard> = shared.cluster.shards.all().collect();
+        let all = smallints(&cluster_shards);
         Self {
             index,
             pace: parts.pace,
@@ -99,8 +100,8 @@ impl Claimer {
             progress: parts.progress,
             draining: parts.draining,
             claims: parts.claims,
-            claiming: Claiming::new(parts.settings),
-            far: Claiming::new(parts.settings),
+            claiming: Claiming::new(parts.settings, &cluster_shards),
+            far: Claiming::new(parts.settings, &cluster_shards),
             shards: Vec::new(),
             mine: Vec::new(),
             others: if index == 0 { all.clone() } else { Vec::new() },
@@ -188,13 +189,11 @@ impl Claimer {
             }
             self.shards.clone_from(&bulletin.mine);
         }
-        let mine: Vec<_> = self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
-        self.mine = smallints(&mine);
-        if self.index == 0 {
-            let owned = smallints(&self.shards);
-            self.others = self.all.iter().filter(|shard| owned.binary_search(shard).is_err()).copied().collect();
-        }
-        self.claiming.restart();
+        let mine: Vec<Shard> = self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
+        let is_others = |shard: &Shard| self.index == 0 && self.shards.binary_search(shard).is_err();
+        let others: Vec<Shard> = self.shared.cluster.shards.all().filter(is_others).collect();
+        (self.mine, self.others) = (smallints(&mine), smallints(&others));
+        self.claiming.restart(&mine, &others);
         self.sweeping.ask();
     }
 

@@ -14,6 +14,7 @@ const SETTINGS: Settings = Settings {
     rows_target: 1000,
 };
 const ROWS_MAX: usize = 4000;
+const SHARDS: [Shard; 1] = [Shard::new(7)];
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + millis)
@@ -55,7 +56,7 @@ fn tick(claiming: &mut Claiming, now: Timestamp, table: &mut BTreeSet<Uuid>, tur
 
 #[test]
 fn a_task_is_claimed_a_window_ahead_of_its_due_time() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table = BTreeSet::from([id(500, 1)]);
     for millis in 0..=300 {
         tick(&mut claiming, at(millis), &mut table, 1);
@@ -67,7 +68,7 @@ fn a_task_is_claimed_a_window_ahead_of_its_due_time() {
 
 #[test]
 fn a_crowded_millisecond_is_divided_and_the_front_goes_on() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table: BTreeSet<Uuid> = (0..100_000_u64).map(|n| id(1_000, n << 45)).collect();
     table.insert(id(1_100, 0));
     for millis in (0..900).step_by(20) {
@@ -81,9 +82,9 @@ fn a_crowded_millisecond_is_divided_and_the_front_goes_on() {
 
 #[test]
 fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_claimed_once_there_is() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
-    claiming.restart();
+    claiming.restart(&SHARDS, &SHARDS);
     claiming.sweep(at(-900_000), at(10), Scope::Mine);
     // No room for claims until now.
     let mut table = BTreeSet::from([id(-100, 1), id(9, 1), id(10, 1), id(2_000, 1), id(4_900, 1), id(5_100, 1)]);
@@ -93,10 +94,10 @@ fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_clai
 
 #[test]
 fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     claiming.came_late(IdRange { from: id(-100, 0), to: id(-90, 0) }, at(0));
     claiming.sweep(at(-900_000), at(0), Scope::Others);
-    claiming.restart();
+    claiming.restart(&SHARDS, &SHARDS);
     let claim = claiming.next_of_strips().unwrap();
     assert_eq!((claim.range, claim.scope), (IdRange { from: id(-100, 0), to: id(-90, 0) }, Scope::All));
     claiming.took(&claim, &taken(0));
@@ -105,7 +106,7 @@ fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
 
 #[test]
 fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     // A thousand leaves.
     claiming.sweep(at(-900_000_000), at(0), Scope::Others);
     claiming.sweep(at(-900_000_000), at(0), Scope::Mine);
@@ -124,7 +125,7 @@ fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never()
 
 #[test]
 fn what_is_overdue_in_the_shards_of_others_is_all_that_an_idle_node_looks_after() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table = BTreeSet::from([id(-800_000, 1), id(-10_001, 1), id(-9_999, 1)]);
     claiming.sweep(at(-900_000), at(0), Scope::Others);
     while let Some(claim) = claiming.next_of_strips() {
@@ -135,7 +136,7 @@ fn what_is_overdue_in_the_shards_of_others_is_all_that_an_idle_node_looks_after(
 
 #[test]
 fn a_sweep_reaches_up_to_the_front_however_wide_the_window() {
-    let mut claiming = Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS });
+    let mut claiming = Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS }, &SHARDS);
     while let Some(claim) = claiming.next_of_front(at(0)) {
         claiming.took(&claim, &taken(0));
     }
@@ -153,7 +154,7 @@ fn a_sweep_reaches_up_to_the_front_however_wide_the_window() {
 
 #[test]
 fn a_front_whose_claims_take_long_for_the_slack_still_arrives() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let slow = Taken { spent: SPENT_MAX * 4, ..taken(0) };
     for tick in 0..100 {
         let mut claims = 0;
@@ -167,7 +168,7 @@ fn a_front_whose_claims_take_long_for_the_slack_still_arrives() {
 
 #[test]
 fn nothing_that_was_set_aside_is_claimed_past_the_window_when_the_clock_has_gone_back() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     tick(&mut claiming, at(3_600_000), &mut BTreeSet::new(), 0);
     claiming.came_late(IdRange { from: id(3_600_000, 0), to: id(3_600_100, 0) }, at(3_600_000));
     tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
@@ -176,7 +177,7 @@ fn nothing_that_was_set_aside_is_claimed_past_the_window_when_the_clock_has_gone
 
 #[test]
 fn a_lock_that_lasts_holds_up_no_sweep() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let locked = id(-100_000, 1 << 61);
     let behind = id(-50_000, 1);
     let mut table = BTreeSet::from([locked, behind]);
@@ -224,7 +225,7 @@ impl Busy {
             pace: *pace,
         };
         let topics = topics.iter().enumerate().map(bounded).collect();
-        Self { claiming: Claiming::new(SETTINGS), topics, table: BTreeMap::new(), claims: 0 }
+        Self { claiming: Claiming::new(SETTINGS, &SHARDS), topics, table: BTreeMap::new(), claims: 0 }
     }
 
     fn full(&self) -> BTreeSet<TopicName> {
@@ -306,7 +307,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
     busy.table.insert(id(0, 1), 0);
     busy.tick(at(0));
     assert!(busy.topics[0].is_full);
-    // A crowd narrows the claims of the front down to less than a millisecond.
+    // A crowd narrows the claims of the front down to a millisecond.
     busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
     (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
     let before = busy.claims;
@@ -316,7 +317,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
 
 #[test]
 fn what_came_late_is_claimed_up_to_the_window_and_no_further() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let window = i64::try_from(SETTINGS.window.as_millis()).unwrap();
     claiming.came_late(IdRange { from: id(10, 1), to: id(900, 1) }, at(0));
     let claim = claiming.next_of_strips().unwrap();
@@ -345,7 +346,7 @@ fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
 
 #[test]
 fn a_claim_that_took_long_for_what_it_left_is_followed_by_a_smaller_one() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     claiming.sweep(at(0), at(8_000_000), Scope::Mine);
     let before = claiming.next_of_strips().unwrap();
     claiming.took(&before, &taken(0));
@@ -358,8 +359,36 @@ fn a_claim_that_took_long_for_what_it_left_is_followed_by_a_smaller_one() {
 }
 
 #[test]
+fn a_crowd_over_many_shards_is_claimed_in_pieces_of_one_size() {
+    let shards: Vec<Shard> = (0..64).step_by(2).map(Shard::new).collect();
+    let mut claiming = Claiming::new(SETTINGS, &shards);
+    let ids = (0..50_000_u64)
+        .map(|n| TaskId::new(at(1_000), shards[usize::try_from(n % 32).unwrap()], n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let mut table: BTreeSet<Uuid> = ids.map(TaskId::uuid).collect();
+    let (mut too_large, mut empty, mut sizes) = (0, 0, Vec::new());
+    for millis in (0..1_200).step_by(20) {
+        while let Some(claim) = claiming.next_of_front(at(millis)) {
+            let count = table.range(claim.range.from..claim.range.to).count();
+            too_large += usize::from(count > ROWS_MAX);
+            carry_out(&mut claiming, &claim, &mut table);
+        }
+        while let Some(claim) = claiming.next_of_strips() {
+            match table.range(claim.range.from..claim.range.to).count() {
+                0 => empty += 1,
+                count if count > ROWS_MAX => too_large += 1,
+                count => sizes.push(count),
+            }
+            carry_out(&mut claiming, &claim, &mut table);
+        }
+    }
+    assert!(table.is_empty(), "{} are left", table.len());
+    assert!(too_large <= 4 && empty <= 2, "{too_large} were too large, {empty} brought nothing");
+    assert!(sizes[1..sizes.len() - 1].iter().all(|size| (900..1_100).contains(size)), "{sizes:?}");
+}
+
+#[test]
 fn what_is_due_beside_a_crowd_does_not_wait_for_it() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let crowd = |millis: i64| (0..50_000_u64).map(move |n| id(millis, n << 45));
     let mut table: BTreeSet<Uuid> = crowd(1_000).chain(crowd(1_001)).collect();
     let beside: BTreeSet<Uuid> = (900..1_100).filter(|n| ![1_000, 1_001].contains(n)).map(|n| id(n, 7)).collect();
@@ -375,7 +404,7 @@ fn what_is_due_beside_a_crowd_does_not_wait_for_it() {
 
 #[test]
 fn what_comes_late_in_crowds_does_not_hold_the_front() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table = BTreeSet::new();
     tick(&mut claiming, at(1_000), &mut table, 0);
     table.extend((0..10_000_u64).map(|n| id(1_100, n << 45)));
@@ -388,7 +417,7 @@ fn what_comes_late_in_crowds_does_not_hold_the_front() {
 
 #[test]
 fn after_a_pause_what_is_due_now_comes_first() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table = BTreeSet::new();
     tick(&mut claiming, at(0), &mut table, 1);
     table.extend((0..50_000).map(|n| id(1_000 + n, 0)));
@@ -417,7 +446,7 @@ fn sweep_dead_rows(claiming: &mut Claiming, now: i64, held_from: i64) -> (Durati
 
 #[test]
 fn dead_rows_that_an_old_snapshot_keeps_are_swept_in_pieces_that_the_front_can_wait_for() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut sweeps: Vec<(Duration, usize)> = (1..40).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, 0)).collect();
     assert!(sweeps.iter().all(|(longest, _)| *longest < SETTINGS.window), "{sweeps:?}");
     assert!(sweeps.iter().all(|(_, count)| *count < 2_000), "{sweeps:?}");
@@ -428,7 +457,7 @@ fn dead_rows_that_an_old_snapshot_keeps_are_swept_in_pieces_that_the_front_can_w
 
 #[test]
 fn a_late_insert_is_found_by_the_slack_or_by_the_sweep() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let mut table = BTreeSet::new();
     for millis in [0, 500, 1_000] {
         tick(&mut claiming, at(millis), &mut table, 1);
@@ -446,7 +475,7 @@ fn a_late_insert_is_found_by_the_slack_or_by_the_sweep() {
 
 #[test]
 fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let poison = id(1_100, 5);
     let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).collect();
     claiming.sweep(at(0), at(20_000), Scope::Others);
@@ -467,7 +496,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
 
 #[test]
 fn no_claim_reaches_past_the_end_of_a_leaf() {
-    let mut claiming = Claiming::new(SETTINGS);
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     claiming.sweep(at(0), at(10_000_000), Scope::Others);
     let leaf = width_of(SETTINGS.leaf);
     while let Some(claim) = claiming.next_of_strips() {
@@ -483,7 +512,7 @@ proptest! {
         tick_millis in 5_i64..400,
     ) {
         // (when it is inserted, when it is due): late ones among them, crowds by chance
-        let mut claiming = Claiming::new(SETTINGS);
+        let mut claiming = Claiming::new(SETTINGS, &SHARDS);
         let mut table = BTreeSet::new();
         let mut now = 0;
         while now < 12_000 {

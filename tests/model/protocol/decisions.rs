@@ -170,12 +170,13 @@ fn moment(span: Duration) -> Monotonic {
     Monotonic::from_start(span)
 }
 
-/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, all that is long overdue, and the far table.
+/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, what is long overdue in those of others, and the far table.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
     let settings =
         Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
     let oldest = at(-60_000);
-    let fresh = || Claiming::new(settings);
+    let shards: Vec<Shard> = ClusterSettings::DEFAULT.shards.all().collect();
+    let fresh = || Claiming::new(settings, &shards);
     let mut claims = Vec::new();
     let mut add = |range: IdRange, scope: Scope, is_far: bool| {
         let offset = |id: uuid::Uuid| {
@@ -184,7 +185,7 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
         let kind = ClaimKind {
             tick: u8::try_from(tick).unwrap(),
             is_far,
-            is_for_all: scope == Scope::All,
+            is_for_all: scope != Scope::Mine,
             range: (offset(range.from), offset(range.to)),
             dues: mask(range),
         };
@@ -201,7 +202,7 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
     }
     for (mut sweeping, oldest, until, scope, is_far) in [
         (front, oldest, now, Scope::Mine, false),
-        (fresh(), oldest, now, Scope::All, false),
+        (fresh(), oldest, now, Scope::Others, false),
         // As the claimer plans it: all that is due by now.
         (fresh(), oldest, now.plus(punctual::engine::claiming::OVERDUE_FOR_ALL), Scope::All, true),
     ] {

@@ -1,0 +1,167 @@
+//! A measure of ids by which the tasks of one instant lie evenly.
+//!
+//! By number they do not: the shards that a loop claims from are few of the 4096 that an id can name, and behind the variant the random bits fill a quarter of what a
+//! shard has. Steps that are sized by what the last one brought then alternate between nothing and far too much: a crowd of 100,000 over 64 shards took 57
+//! claims that brought something, 36 that were too large and 119 that were empty. By this measure a millisecond has the width that it has by number, and
+//! the shards of the loop share it alone.
+
+use uuid::Uuid;
+
+use crate::domain::{Shard, TaskId, Timestamp};
+
+/// One millisecond of ids.
+pub(super) const MILLISECOND: u128 = 1 << 80;
+/// Random bits of an id.
+const RANDOM_BITS: u32 = 62;
+/// The id's version.
+const VERSION: usize = 8;
+/// The random bits of one shard, shifted by so much, are a millisecond wide.
+const FINENESS: u32 = 80 - RANDOM_BITS;
+
+/// Measures the ids of some shards.
+#[derive(Clone, Debug)]
+pub(super) struct Ruler {
+    /// In order; one at least.
+    shards: Vec<Shard>,
+}
+
+impl Ruler {
+    pub(super) fn new(shards: impl IntoIterator<Item = Shard>) -> Self {
+        let mut shards: Vec<Shard> = shards.into_iter().collect();
+        shards.sort_unstable();
+        if shards.is_empty() {
+            shards.push(Shard::new(0));
+        }
+        Self { shards }
+    }
+
+    /// The width between two ids.
+    pub(super) fn width(&self, from: Uuid, to: Uuid) -> u128 {
+        self.position(to).saturating_sub(self.position(from))
+    }
+
+    /// The id that lies `width` above `from`: the next one at least, whatever the width.
+    pub(super) fn above(&self, from: Uuid, width: u128) -> Uuid {
+        let next = Uuid::from_u128(from.as_u128().saturating_add(1));
+        self.id_at(self.position(from).saturating_add(width)).max(next)
+    }
+
+    fn count(&self) -> u128 {
+        u128::try_from(self.shards.len()).unwrap_or(u128::MAX)
+    }
+
+    fn position(&self, id: Uuid) -> u128 {
+        let millisecond = id.as_u128() & !(MILLISECOND - 1);
+        let index_of = |found: usize| u128::try_from(found).unwrap_or(u128::MAX) << RANDOM_BITS;
+        let before = match id.get_version_num() {
+            // The floor of a millisecond lies below all its ids.
+            ..VERSION => 0,
+            VERSION => match self.shards.binary_search(&TaskId::from_uuid(id).shard()) {
+                // Above the last id of a shard comes the next shard.
+                Ok(index) => index_of(index) + u128::from(id.as_u64_pair().1.saturating_sub(1 << 63).min(1 << RANDOM_BITS)),
+                Err(index) => index_of(index),
+            },
+            _ => self.count() << RANDOM_BITS,
+        };
+        millisecond.saturating_add((before << FINENESS).div_ceil(self.count()))
+    }
+
+    /// The highest id of the shards that lies no higher than `position`.
+    fn id_at(&self, position: u128) -> Uuid {
+        let (millisecond, within) = (position & !(MILLISECOND - 1), position & (MILLISECOND - 1));
+        let before = (within * self.count()) >> FINENESS;
+        let index = usize::try_from(before >> RANDOM_BITS).unwrap_or(usize::MAX).min(self.shards.len() - 1);
+        let random = u64::try_from(before & ((1 << RANDOM_BITS) - 1)).unwrap_or(u64::MAX);
+        let due_at = Timestamp::from_millis(i64::try_from(millisecond / MILLISECOND).unwrap_or(i64::MAX));
+        TaskId::new(due_at, self.shards[index], random).uuid()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::ids::floor_of;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn the_width_between_milliseconds_is_what_it_is_by_number() {
+        let ruler = Ruler::new([3, 9, 700].map(Shard::new));
+        assert_eq!(ruler.width(floor_of(at(5)), floor_of(at(12))), 7 * MILLISECOND);
+        assert_eq!(ruler.above(floor_of(at(5)), 7 * MILLISECOND), TaskId::new(at(12), Shard::new(3), 0).uuid());
+    }
+
+    #[test]
+    fn a_loop_without_shards_measures_all_the_same() {
+        let ruler = Ruler::new([]);
+        assert_eq!(ruler.width(floor_of(at(0)), floor_of(at(1))), MILLISECOND);
+    }
+
+    #[test]
+    fn the_tasks_of_an_instant_lie_evenly() {
+        // One loop of two, of one node of two.
+        let shards: Vec<Shard> = (0..64).step_by(4).map(Shard::new).collect();
+        let ruler = Ruler::new(shards.clone());
+        let count = 1 << 14;
+        let ids: BTreeSet<Uuid> = (0..count)
+            .map(|number: u64| TaskId::new(at(7), shards[usize::try_from(number % 16).unwrap()], (number / 16) << 52).uuid())
+            .collect();
+        let mut from = floor_of(at(7));
+        for piece in 0..64 {
+            let to = ruler.above(from, MILLISECOND / 64);
+            assert_eq!(ids.range(from..to).count(), usize::try_from(count).unwrap() / 64, "piece {piece}");
+            from = to;
+        }
+        assert_eq!(from, TaskId::new(at(8), shards[0], 0).uuid());
+    }
+
+    proptest! {
+        #[test]
+        fn a_step_goes_on_and_comes_as_far_as_it_is_wide(
+            shards in proptest::collection::btree_set(0_u16..4096, 0..70),
+            id: u128,
+            width in 0_u128..(3 * MILLISECOND),
+        ) {
+            let ruler = Ruler::new(shards.into_iter().map(Shard::new));
+            // Any number is measured, whether or not a task can have it.
+            let from = Uuid::from_u128(id % (1 << 120));
+            let to = ruler.above(from, width);
+            prop_assert!(to > from);
+            let unit = (1_u128 << FINENESS) + 1;
+            prop_assert!(ruler.width(from, to) <= width.max(unit));
+            prop_assert!(ruler.width(from, to) + unit >= width);
+        }
+
+        #[test]
+        fn the_smallest_steps_come_from_one_id_to_the_next(shards in proptest::collection::btree_set(0_u16..4096, 1..70), id: u128) {
+            let ruler = Ruler::new(shards.into_iter().map(Shard::new));
+            // From wherever it begins, a few steps lead to ids that have a width between them: nobody creeps through what no task can be named.
+            let mut from = Uuid::from_u128(id % (1 << 100));
+            (0..3).for_each(|_| from = ruler.above(from, 1));
+            let to = ruler.above(from, 1);
+            prop_assert!(ruler.width(from, to) > 0);
+        }
+
+        #[test]
+        fn what_lies_higher_is_not_measured_lower(shards in proptest::collection::btree_set(0_u16..4096, 0..70), a: u128, b: u128) {
+            let ruler = Ruler::new(shards.into_iter().map(Shard::new));
+            // Within one millisecond, half of the time.
+            let [a, b] = [a, b].map(|id| Uuid::from_u128(id % (1 << 81)));
+            prop_assert_eq!(ruler.width(a.max(b), a.min(b)), 0);
+        }
+
+        #[test]
+        fn each_id_of_a_shard_has_a_place_of_its_own(shards in proptest::collection::btree_set(0_u16..4096, 1..70), random: u64, pick: usize) {
+            let shards: Vec<Shard> = shards.into_iter().map(Shard::new).collect();
+            let ruler = Ruler::new(shards.clone());
+            let id = TaskId::new(at(9), shards[pick % shards.len()], random | 1).uuid();
+            prop_assert_eq!(ruler.id_at(ruler.position(id)), id);
+        }
+    }
+}
