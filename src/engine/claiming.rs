@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and a sixteenth of its range is tried; ranges are measured so that the tasks of an instant lie evenly. A piece that took long, for dead rows for example, is followed by a smaller one, and
-//! the next sweep comes to the same place with small ones. Ids go on below the millisecond (shard, then random bits), so one crowded
-//! millisecond can be divided as well.
+//! large takes nothing and says so, and a sixteenth of its range is tried. A piece that took long, for dead rows for example, is followed by a smaller one, and
+//! the next sweep comes to the same place with small ones. Ids go on below the millisecond (shard, then random bits), so one crowded millisecond can be divided
+//! as well; and ranges are measured so that what is due at one instant lies evenly ([`ruler`]).
 
 mod ruler;
 mod strips;
@@ -30,7 +30,7 @@ use self::ruler::{MILLISECOND, Ruler};
 pub use self::strips::Scope;
 use self::strips::{Kind, Strip, Strips};
 use crate::domain::ids::floor_of;
-use crate::domain::{IdRange, Shard, Timestamp, TopicName};
+use crate::domain::{IdRange, Shard, TaskId, Timestamp, TopicName};
 
 /// How claims are sized.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ const SWEEP_MIN: Duration = Duration::from_secs(1);
 const RECENT: Duration = Duration::from_secs(3600);
 /// A range grows or shrinks by at most this factor at a time.
 const FACTOR_MAX: u128 = 16;
-/// A range no wider is passed by when it has to give way: of a crowd of 100,000 it holds 400.
+/// A range no wider is passed by when it has to give way: of what is due at one instant it holds a 256th.
 const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
@@ -154,7 +154,9 @@ impl Claiming {
         if front >= goal {
             return None;
         }
-        let to = self.rulers.of(Scope::Mine).above(front, self.step).min(goal);
+        // The front goes by milliseconds: it would wait for a crowd that it takes piece by piece.
+        let end = self.rulers.mine.above(front, self.step);
+        let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(front, MILLISECOND)).min(goal);
         let range = IdRange { from: self.behind(front), to };
         Some(Claim { range, scope: Scope::Mine, origin: Origin::Front })
     }
@@ -234,16 +236,17 @@ impl Claiming {
         self.passed.len()
     }
 
-    /// The claim was too large, and took nothing; nothing lies below `first`, if that is known.
+    /// The claim was too large, and took nothing; nothing lies below `first`, if that is known. A range without a width holds nothing that we have named: it is
+    /// passed by.
     pub fn was_too_large(&mut self, claim: &Claim, first: Option<Uuid>) {
         let from = first.unwrap_or(claim.range.from).max(claim.range.from);
         match claim.origin {
             Origin::Front => self.narrow_front(claim, from),
             Origin::Strip => {
-                let step = narrowed(self.width(claim));
+                let width = self.width(claim);
                 if let Some(strip) = self.strips.first_mut() {
-                    strip.rest.from = from;
-                    strip.step = step;
+                    strip.rest.from = if width == 0 { claim.range.to } else { from };
+                    strip.step = narrowed(width);
                 }
             }
         }
@@ -259,10 +262,8 @@ impl Claiming {
             self.front = Some(from);
             self.step = narrowed(width).max(MILLISECOND);
         } else {
-            // The front goes by milliseconds: it would wait for a crowd that it takes piece by piece.
-            let to = end_of(from, MILLISECOND);
-            self.set_aside(IdRange { from, to });
-            self.front = Some(to);
+            self.set_aside(IdRange { from, ..claim.range });
+            self.front = Some(claim.range.to);
         }
     }
 
@@ -314,9 +315,9 @@ impl Claiming {
         Poison::Narrowed
     }
 
-    /// True while a sweep is under way: the next one has to wait for its end.
-    pub fn is_sweeping(&self) -> bool {
-        self.strips.has_sweep()
+    /// True while a sweep of these shards is under way: the next one has to wait for its end.
+    pub fn is_sweeping(&self, scope: Scope) -> bool {
+        self.strips.has_sweep(scope)
     }
 
     /// Looks through all that is behind the front, from the oldest leaf on.

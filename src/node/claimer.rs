@@ -71,6 +71,7 @@ pub struct Claimer {
     others: Vec<i16>,
     all: Vec<i16>,
     sweeping: Sweeping,
+    sweeping_others: Sweeping,
     /// The last turn of the front found nothing: look before the next claim.
     is_idle: bool,
     retry: Duration,
@@ -107,6 +108,7 @@ impl Claimer {
             others: if index == 0 { all.clone() } else { Vec::new() },
             all,
             sweeping: Sweeping::default(),
+            sweeping_others: Sweeping::default(),
             is_idle: false,
             retry: RETRY_MIN,
             shown: [0; 2],
@@ -135,7 +137,7 @@ impl Claimer {
                 }
                 changed = sweeps.changed() => {
                     changed?;
-                    self.sweeping.ask();
+                    self.ask_for_sweeps();
                 }
                 () = clock::sleep(wait) => {}
             }
@@ -194,7 +196,12 @@ impl Claimer {
         let others: Vec<Shard> = self.shared.cluster.shards.all().filter(is_others).collect();
         (self.mine, self.others) = (smallints(&mine), smallints(&others));
         self.claiming.restart(&mine, &others);
+        self.ask_for_sweeps();
+    }
+
+    fn ask_for_sweeps(&mut self) {
         self.sweeping.ask();
+        self.sweeping_others.ask();
     }
 
     /// One turn: the front as far as it is due, then a little of what was set aside.
@@ -268,21 +275,22 @@ impl Claimer {
             }
         }
         self.show();
-        if !self.sweeping.is_due(clock::monotonic(), self.claiming.is_sweeping()) {
-            return Ok(());
-        }
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
-        if !self.mine.is_empty() {
-            self.claiming.sweep(oldest, now, Scope::Mine);
+        let at = clock::monotonic();
+        if self.sweeping_others.is_due(at, self.claiming.is_sweeping(Scope::Others)) && !self.others.is_empty() {
+            self.claiming.sweep(oldest, now, Scope::Others);
+            self.sweeping_others.began(at);
         }
-        if self.index == 0 {
-            self.load_quarantine().await?;
-            if !self.others.is_empty() {
-                self.claiming.sweep(oldest, now, Scope::Others);
+        if self.sweeping.is_due(at, self.claiming.is_sweeping(Scope::Mine)) {
+            if !self.mine.is_empty() {
+                self.claiming.sweep(oldest, now, Scope::Mine);
             }
-            self.plan_far(now).await?;
+            if self.index == 0 {
+                self.load_quarantine().await?;
+                self.plan_far(now).await?;
+            }
+            self.sweeping.began(clock::monotonic());
         }
-        self.sweeping.began(clock::monotonic());
         Ok(())
     }
 

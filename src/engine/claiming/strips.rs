@@ -10,8 +10,8 @@ use crate::domain::{IdRange, TopicName};
 /// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
 const STRIPS_MAX: usize = 64;
 
-/// Of so many pieces, one is of the others' shards while there is anything of one's own: their owner is likely at it too, and who comes second reads through all
-/// that the first has taken.
+/// After so many pieces of one's own comes one of the others' shards: their owner is likely at it too, and who comes second reads through all that the first
+/// has taken.
 const OTHERS_EVERY: u32 = 64;
 
 /// Whose shards a claim takes from.
@@ -70,13 +70,17 @@ impl Strip {
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     strips: VecDeque<Strip>,
-    /// Pieces since the last one of the others' shards.
+    /// Pieces of one's own since there is anything of the others' shards, and since the last one of those.
     since_others: u32,
 }
 
 impl Strips {
     /// Brings the strip whose turn it is to the front.
     pub(super) fn turn(&mut self) {
+        if !self.strips.iter().any(|strip| strip.scope == Scope::Others) {
+            self.since_others = 0;
+            return;
+        }
         let is_for_others = self.since_others >= OTHERS_EVERY;
         let fits = |strip: &Strip| (strip.scope == Scope::Others) == is_for_others;
         if let Some(index) = self.strips.iter().position(fits) {
@@ -95,8 +99,8 @@ impl Strips {
         self.strips.retain(|strip| strip.scope == Scope::All && strip.kind != Kind::Sweep);
     }
 
-    pub(super) fn has_sweep(&self) -> bool {
-        self.strips.iter().any(|strip| strip.kind == Kind::Sweep)
+    pub(super) fn has_sweep(&self, scope: Scope) -> bool {
+        self.strips.iter().any(|strip| strip.kind == Kind::Sweep && strip.scope == scope)
     }
 
     pub(super) fn first(&self) -> Option<&Strip> {

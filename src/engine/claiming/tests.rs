@@ -114,6 +114,12 @@ fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never()
     while let Some(claim) = claiming.next_of_strips() {
         scopes.push(claim.scope);
         claiming.took(&claim, &taken(1_000));
+        if claim.scope == Scope::Mine && claim.range.to == floor_of(at(0)) {
+            assert!(
+                !claiming.is_sweeping(Scope::Mine) && claiming.is_sweeping(Scope::Others),
+                "the next sweep of one's own need not wait"
+            );
+        }
     }
     let last_of = |wanted: Scope| scopes.iter().rposition(|scope| *scope == wanted).unwrap();
     let meanwhile = &scopes[..last_of(Scope::Mine)];
@@ -121,6 +127,54 @@ fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never()
     assert_eq!(others.first(), Some(&64), "what is one's own goes first");
     assert!(others.windows(2).all(|pair| pair[1] - pair[0] == 65), "and each 65th piece is of the others: {others:?}");
     assert!(last_of(Scope::Others) > meanwhile.len(), "the rest of theirs comes when one's own is done");
+}
+
+#[test]
+fn an_idle_time_gives_the_others_no_turn_before_ones_own() {
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
+    claiming.sweep(at(-900_000_000), at(0), Scope::Mine);
+    (0..100).for_each(|_| {
+        let claim = claiming.next_of_strips().unwrap();
+        claiming.took(&claim, &taken(1_000));
+    });
+    claiming.sweep(at(-900_000_000), at(0), Scope::Others);
+    assert_eq!(claiming.next_of_strips().unwrap().scope, Scope::Mine);
+}
+
+#[test]
+fn rows_that_nobody_has_named_hold_up_no_sweep() {
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
+    // Put there by hand: ids of another version, more than a claim takes.
+    let strange: Vec<Uuid> = (0..5_000).map(|n| Uuid::from_u128(floor_of(at(0)).as_u128() + (4 << 76) + n)).collect();
+    let mut table: BTreeSet<Uuid> = strange.iter().copied().chain([id(-5, 1), id(0, 1), id(5, 1)]).collect();
+    claiming.sweep(at(-10_000), at(20_000), Scope::Mine);
+    for _ in 0..2_000 {
+        let Some(claim) = claiming.next_of_strips() else { break };
+        carry_out(&mut claiming, &claim, &mut table);
+    }
+    assert_eq!(claiming.strip_count(), 0, "the sweep comes to its end");
+    assert!(table.iter().eq(&strange), "and has claimed what is a task");
+    // One of them cannot even be read.
+    claiming.sweep(at(-10_000), at(20_000), Scope::Mine);
+    for _ in 0..2_000 {
+        let Some(claim) = claiming.next_of_strips() else { break };
+        if claim.range.contains(strange[0]) {
+            assert_eq!(claiming.was_poisoned(&claim), Poison::Narrowed);
+        } else {
+            claiming.took(&claim, &taken(0));
+        }
+    }
+    assert_eq!(claiming.strip_count(), 0, "the sweep comes to its end");
+}
+
+#[test]
+fn what_is_due_just_before_a_crowd_is_not_set_aside_with_it() {
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
+    let alone = id(999, (1 << 62) - 1);
+    let mut table: BTreeSet<Uuid> = (0..50_000_u64).map(|n| id(1_000, n << 46)).chain([alone]).collect();
+    (0..900).step_by(20).for_each(|millis| tick(&mut claiming, at(millis), &mut table, 0));
+    assert!(!table.contains(&alone));
+    assert_eq!(claiming.strip_count(), 1, "the crowd alone waits");
 }
 
 #[test]
@@ -194,7 +248,7 @@ fn a_lock_that_lasts_holds_up_no_sweep() {
         }
     }
     assert_eq!(table, BTreeSet::from([locked]), "what is due behind it is claimed, and the sweep has ended");
-    assert!(!claiming.is_sweeping());
+    assert!(!claiming.is_sweeping(Scope::Mine));
 }
 
 /// A topic that may have so many tasks in flight, as the claimer sees it.
