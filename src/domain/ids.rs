@@ -163,7 +163,7 @@ impl IdRange {
         Self { from: self.from.min(other.from), to: self.to.max(other.to) }
     }
 
-    /// How many ids the range spans: the measure by which claims are sized.
+    /// How many numbers the range spans, whether or not they are ids of tasks.
     pub fn width(&self) -> u128 {
         self.to.as_u128().saturating_sub(self.from.as_u128())
     }

@@ -21,7 +21,7 @@ pub enum Scope {
     Mine,
     /// The shards that are not this node's: what is long overdue there.
     Others,
-    /// All shards: what was inserted late by this very node.
+    /// All shards: what was inserted late by this very node, and the far table.
     All,
 }
 

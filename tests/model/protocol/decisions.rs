@@ -170,8 +170,8 @@ fn moment(span: Duration) -> Monotonic {
     Monotonic::from_start(span)
 }
 
-/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, what is long overdue in those of others (in all, here: more than a node does), and the far
-/// table.
+/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, what is long overdue in those of others (here in
+/// all of them, which is more than a node does), and the far table.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
     let settings =
         Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
