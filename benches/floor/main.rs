@@ -128,6 +128,7 @@ impl Claiming {
             range: IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) },
             left_out: &[],
             quarantined: &[],
+            is_beside_a_crowd: false,
         };
         self.claims.claim(Source::Task, request).await.expect("a claim").claimed
     }

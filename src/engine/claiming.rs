@@ -3,7 +3,8 @@
 //! The **front** runs ahead of the clock by the window: everything below it has been claimed, but for what came late. Each tick it claims from the front
 //! to now + window, and the slack behind the front once more, for inserts that were slow to commit. It never waits: what is too much for one claim is set
 //! aside as a **strip** and claimed in turns with it. A sweep is a strip, too: all that lies behind the front. What was passed by because its topic had as
-//! much in flight as it may waits as a strip, until there is room.
+//! much in flight as it may waits as a strip, until there is room. A strip that holds a crowd is looked past: another one goes through the rest of it and
+//! leaves the crowd's topics out, so that a handful of tasks of other topics do not wait for it.
 //!
 //! ```text
 //!        oldest leaf                      front - slack   front          now + window
@@ -30,7 +31,7 @@ use self::ruler::{MILLISECOND, Ruler};
 pub use self::strips::Scope;
 use self::strips::{Kind, Strip, Strips};
 use crate::domain::ids::floor_of;
-use crate::domain::{IdRange, Shard, TaskId, Timestamp, TopicName};
+use crate::domain::{Batch, IdRange, Shard, TaskId, Timestamp, TopicName};
 
 /// How claims are sized.
 #[derive(Clone, Copy, Debug)]
@@ -55,14 +56,20 @@ const SWEEP_MIN: Duration = Duration::from_secs(1);
 const RECENT: Duration = Duration::from_secs(3600);
 /// A range grows or shrinks by at most this factor at a time.
 const FACTOR_MAX: u128 = 16;
+/// A strip is looked past when this many claims and more are still to come of it.
+const CROWD_CLAIMS: u64 = 8;
+/// Tasks of a crowd that are first looked past at once: 25 to 50 ms. Smaller pieces would read the same pages again and again.
+const LOOK: u64 = 50_000;
 /// A range no wider is passed by when it has to give way: of what is due at one instant it holds a 256th.
 const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     pub range: IdRange,
     pub scope: Scope,
+    /// Topics whose tasks another strip comes to: they stay where they are.
+    pub left_out: BTreeSet<TopicName>,
     origin: Origin,
 }
 
@@ -87,6 +94,26 @@ pub struct Taken {
     pub spent: Duration,
     /// Topics that had as much in flight as they may: their tasks were passed by.
     pub full: BTreeSet<TopicName>,
+    /// Topics that most of it was of: see [`crowding`].
+    pub crowding: BTreeSet<TopicName>,
+}
+
+impl Taken {
+    pub fn of(batch: &Batch, spent: Duration, full: BTreeSet<TopicName>) -> Self {
+        let mut counts = vec![0; batch.topics().len()];
+        batch.tasks().for_each(|task| counts[usize::from(task.topic)] += 1);
+        let crowding = crowding(batch.topics().iter().zip(counts));
+        Self { got: u64::try_from(batch.len()).unwrap_or(u64::MAX), spent, full, crowding }
+    }
+}
+
+/// The topics that a crowd is of, from how many of some tasks each has: those with an eighth and more, if they have half of the tasks together. None, when there
+/// are many topics and all of them small: to look past a few of them would help nobody.
+fn crowding<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> BTreeSet<TopicName> {
+    let total: u64 = counts.clone().map(|(_, count)| count).sum();
+    let large = counts.filter(|(_, count)| count.saturating_mul(8) >= total);
+    let together: u64 = large.clone().map(|(_, count)| count).sum();
+    if together.saturating_mul(2) < total { BTreeSet::new() } else { large.map(|(topic, _)| topic.clone()).collect() }
 }
 
 /// What a claim that failed for its values comes to.
@@ -158,7 +185,7 @@ impl Claiming {
         let end = self.rulers.mine.above(front, self.step);
         let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(front, MILLISECOND)).min(goal);
         let range = IdRange { from: self.behind(front), to };
-        Some(Claim { range, scope: Scope::Mine, origin: Origin::Front })
+        Some(Claim { range, scope: Scope::Mine, left_out: BTreeSet::new(), origin: Origin::Front })
     }
 
     /// The next claim of what was set aside, in turns; what is left of it in the shards of others comes last.
@@ -168,7 +195,7 @@ impl Claiming {
         let end = self.end_of_leaf(strip.rest.from).min(strip.rest.to);
         let to = self.rulers.of(strip.scope).above(strip.rest.from, strip.step).min(end);
         let range = IdRange { from: strip.rest.from, to };
-        Some(Claim { range, scope: strip.scope, origin: Origin::Strip })
+        Some(Claim { range, scope: strip.scope, left_out: strip.left_out.clone(), origin: Origin::Strip })
     }
 
     /// The claim committed.
@@ -200,9 +227,27 @@ impl Claiming {
                 if strip.kind == Kind::Sweep {
                     self.bound_sweep(&mut strip, width, taken);
                 }
+                self.look_past(&mut strip, width, taken);
                 self.strips.keep(strip);
             }
         }
+    }
+
+    /// What is not of a crowd's topics does not wait for it: a strip of its own goes through what is still to come and leaves those topics out. The last piece, so
+    /// wide, tells how much that is.
+    fn look_past(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
+        let rest = IdRange { from: strip.rest.from.max(strip.looked_past), to: strip.rest.to };
+        let rest_width = self.rulers.of(strip.scope).width(rest.from, rest.to);
+        let expected = rest_width.saturating_mul(u128::from(taken.got)) / width.max(1);
+        let is_crowd = expected >= u128::from(self.settings.rows_target.saturating_mul(CROWD_CLAIMS));
+        if strip.kind != Kind::Aside || taken.crowding.is_empty() || !is_crowd {
+            return;
+        }
+        strip.looked_past = rest.to;
+        let step = width.saturating_mul(u128::from(LOOK)) / u128::from(taken.got.max(1));
+        let beside = Strip::new(rest, step, strip.scope, Kind::Aside);
+        let left_out = strip.left_out.union(&taken.crowding).cloned().collect();
+        self.strips.join(Strip { left_out, ..beside });
     }
 
     /// A piece of a sweep that took long for next to nothing has met dead rows: no piece of the last hour is wider from then on than a sixteenth of it. A sweep all
@@ -262,7 +307,8 @@ impl Claiming {
             self.front = Some(from);
             self.step = narrowed(width).max(MILLISECOND);
         } else {
-            self.set_aside(IdRange { from, ..claim.range });
+            // All of its millisecond, so that it is joined with a crowd in the one before and is claimed after that.
+            self.set_aside(IdRange { from: floor_of(TaskId::from_uuid(from).due_at()), ..claim.range });
             self.front = Some(claim.range.to);
         }
     }
@@ -362,9 +408,10 @@ impl Claiming {
 
     /// Remembers what a claim has left for topics that are full.
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
-        if !taken.full.is_empty() {
+        let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
+        if !full.is_empty() {
             let strip = Strip::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
-            self.passed.join(Strip { full: taken.full.clone(), ..strip });
+            self.passed.join(Strip { full, left_out: claim.left_out.clone(), ..strip });
         }
     }
 

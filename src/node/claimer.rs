@@ -316,7 +316,9 @@ impl Claimer {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let (left_out, full) = {
             let topics = self.shared.holdings.topics();
-            (topics.left_out(), topics.full())
+            let mut left_out = topics.left_out();
+            left_out.extend(claim.left_out.iter().cloned());
+            (left_out, topics.full())
         };
         let quarantined = self.shared.calls.quarantined();
         let shards = match claim.scope {
@@ -331,6 +333,7 @@ impl Claimer {
             range: claim.range,
             left_out: &left_out,
             quarantined: &quarantined,
+            is_beside_a_crowd: !claim.left_out.is_empty(),
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
@@ -358,14 +361,14 @@ impl Claimer {
             Claimed::Batch(batch) => {
                 reach(Point::ClaimCommitted);
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
-                let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-                self.claiming_of(source).took(claim, &Taken { got: count, spent, full });
+                let taken = Taken::of(&batch, spent, full);
+                self.claiming_of(source).took(claim, &taken);
                 self.take_in(batch, claim).await;
-                Ok(count)
+                Ok(taken.got)
             }
             Claimed::Nothing => {
                 self.shared.holdings.forget(batch);
-                self.claiming_of(source).took(claim, &Taken { got: 0, spent, full });
+                self.claiming_of(source).took(claim, &Taken { spent, full, ..Taken::default() });
                 Ok(0)
             }
             Claimed::TooLarge { first } => {
@@ -380,7 +383,15 @@ impl Claimer {
     async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), Error> {
         let range = IdRange { from: floor_of(now), to: floor_of(now) };
         let batch = BatchId::new(now, rand::random(), rand::random());
-        let request = Request { batch, owner: self.shared.node, shards: &self.all, range, left_out: &[], quarantined: &[] };
+        let request = Request {
+            batch,
+            owner: self.shared.node,
+            shards: &self.all,
+            range,
+            left_out: &[],
+            quarantined: &[],
+            is_beside_a_crowd: false,
+        };
         self.claims.claim(Source::Task, request).await?;
         self.note_success(false);
         Ok(())

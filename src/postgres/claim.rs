@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
 use super::arrays::{Elements, array};
@@ -47,6 +47,8 @@ pub struct Request<'a> {
     pub left_out: &'a [TopicName],
     /// Ids that could not be claimed before.
     pub quarantined: &'a [Uuid],
+    /// Most of the range is left out: the rows are read in the order in which they lie, not in that of their ids.
+    pub is_beside_a_crowd: bool,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ impl Claims {
     /// After [`Error::Unanswered`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
     pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
-        let row = self.connection.run(&what, async |connection| statement(connection, source, request).await).await?;
+        let row = self.connection.run(&what, async |connection| carry_out(connection, source, request).await).await?;
         let mut answer = read(&row, request.batch).map_err(|error| Error::new(what, error.into()))?;
         if let Claimed::TooLarge { first } = &mut answer.claimed {
             *first = self.lowest(source, request).await?;
@@ -110,7 +112,7 @@ impl Claims {
 
     /// True when nothing could be claimed: a look that costs a third of a claim, for a node that has nothing to do.
     pub async fn is_empty(&mut self, request: Request<'_>) -> Result<bool, Error> {
-        let left_out: Vec<&str> = request.left_out.iter().map(TopicName::as_str).collect();
+        let left_out = names(request.left_out);
         self.connection
             .run("look whether there is anything to claim", async |connection| {
                 sqlx::query_scalar::<_, bool>(IS_EMPTY)
@@ -194,23 +196,22 @@ const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x'
 
 /// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
 /// `octet_length` of a toasted value does not fetch it. Each array is built once, by the insert that keeps it, and answered from there: what else holds them
-/// copies them all. Both inserts read the rows in the one order in which the delete left them.
-fn claim_text(source: Source) -> String {
+/// copies them all. Both inserts read the rows in the one order in which the delete left them. Where there is nothing, nobody looks twice.
+fn claim_text(source: Source, which: &str) -> String {
     let table = source.table();
     format!(
         "-- claim
-with size as materialized (
-  select count(*) as rows, coalesce(sum(bytes), 0)::bigint as bytes
-  from (
-    select coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0) as bytes
-    from {table}
-    where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
-    limit $8 + 1
-  ) found
+with found as (
+  select ctid as place, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0) as bytes
+  from {table}
+  where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
+  limit $8 + 1
+), size as materialized (
+  select count(*) as rows, coalesce(sum(bytes), 0)::bigint as bytes from found
 ), taken as (
   delete from {table}
-  where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
-    and (select rows <= $8 and (bytes <= $9 or rows = 1) from size)
+  where {which} and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
+    and (select rows between 1 and $8 and (bytes <= $9 or rows = 1) from size)
   returning id, topic, key, payload, headers, name, first_id, attempt
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names)
@@ -236,12 +237,12 @@ from size left join batch on true left join payload on true"
 }
 
 async fn statement(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
-    let left_out: Vec<&str> = request.left_out.iter().map(TopicName::as_str).collect();
-    sqlx::query(AssertSqlSafe(claim_text(source)))
+    let which = if request.is_beside_a_crowd { BY_PLACE } else { BY_SHARD };
+    sqlx::query(AssertSqlSafe(claim_text(source, which)))
         .bind(request.shards)
         .bind(request.range.from)
         .bind(request.range.to)
-        .bind(left_out)
+        .bind(names(request.left_out))
         .bind(request.quarantined)
         .bind(request.batch.uuid())
         .bind(request.owner.uuid())
@@ -249,6 +250,28 @@ async fn statement(connection: &mut PgConnection, source: Source, request: Reque
         .bind(BYTES_MAX)
         .fetch_one(connection)
         .await
+}
+
+/// The rows are read a second time. To go to each by its place would cost 5 % more, ..
+const BY_SHARD: &str = "shard = any($1)";
+/// .. but for a range of which few rows are taken. It lies within one leaf, and the places are there.
+const BY_PLACE: &str = "ctid = any(array(select place from found))";
+/// The index leads to each row on another page: 1.0 us for a row that is left where it is, 0.4 us by a bitmap of them all.
+const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local enable_indexscan = off";
+
+async fn carry_out(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
+    if !request.is_beside_a_crowd {
+        return statement(connection, source, request).await;
+    }
+    let mut transaction = connection.begin().await?;
+    sqlx::raw_sql(IN_THE_ORDER_OF_THE_HEAP).execute(&mut *transaction).await?;
+    let row = statement(&mut transaction, source, request).await?;
+    transaction.commit().await?;
+    Ok(row)
+}
+
+fn names(topics: &[TopicName]) -> Vec<&str> {
+    topics.iter().map(TopicName::as_str).collect()
 }
 
 fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
+use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
 use punctual::postgres::claim::{Claimed, Claims, Request, Source};
 use punctual::postgres::{Settings, schema};
 use sqlx::postgres::PgConnection;
@@ -84,8 +84,20 @@ impl Stage {
         let batch = BatchId::new(self.now, 0, rand::random());
         let owner = NodeId::new(self.now, 0, 1);
         let range = IdRange::of_times(from, to);
-        let request = Request { batch, owner, shards: &self.shards, range, left_out: &[], quarantined: &[] };
+        let request =
+            Request { batch, owner, shards: &self.shards, range, left_out: &[], quarantined: &[], is_beside_a_crowd: false };
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
+    }
+
+    /// Claims what is due in that second and is not of these topics.
+    async fn claim_beside(&mut self, second: u64, crowd: &[TopicName]) -> (BatchId, Claimed) {
+        let (from, to) = (self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
+        let batch = BatchId::new(self.now, 0, rand::random());
+        let owner = NodeId::new(self.now, 0, 1);
+        let range = IdRange::of_times(from, to);
+        let request =
+            Request { batch, owner, shards: &self.shards, range, left_out: crowd, quarantined: &[], is_beside_a_crowd: true };
+        (batch, self.claims.claim(Source::Task, request).await.unwrap().claimed)
     }
 
     async fn claim_batch(&mut self, second: u64) -> Batch {
@@ -127,6 +139,31 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
     let left: i64 = sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
     assert_eq!(left, 0);
     assert!(matches!(stage.claim(0).await.1, Claimed::Nothing), "a second claim finds nothing");
+}
+
+#[tokio::test]
+async fn a_claim_beside_a_crowd_takes_what_is_not_of_its_topics_and_nothing_else() {
+    let mut stage = Stage::new().await;
+    stage.store(0, 6_000, b"filling").await;
+    let topics: Vec<TopicName> = (0..4).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
+    let (_, all) = stage.claim_beside(0, &[]).await;
+    assert!(matches!(all, Claimed::TooLarge { first: Some(_) }), "{all:?}");
+    let (batch, claimed) = stage.claim_beside(0, &topics[1..]).await;
+    let Claimed::Batch(answered) = claimed else { panic!("{claimed:?}") };
+    assert_eq!((answered.len(), answered.topics()), (1_500, &topics[..1]));
+    for task in answered.tasks() {
+        assert_eq!(task.payload, Some([task.id.uuid().as_bytes().as_slice(), b"filling"].concat().as_slice()));
+    }
+    let kept: i64 =
+        sqlx::query_scalar(KEPT).bind(batch.uuid()).bind(b"filling".as_slice()).fetch_one(&mut stage.sql).await.unwrap();
+    assert_eq!(kept, 1_500);
+    let left: i64 = sqlx::query_scalar("select count(*) from task where topic = any('{topic-1,topic-2,topic-3}')")
+        .fetch_one(&mut stage.sql)
+        .await
+        .unwrap();
+    assert_eq!(left, 4_500);
+    let (_, again) = stage.claim_beside(0, &topics[1..]).await;
+    assert!(matches!(again, Claimed::Nothing), "{again:?}");
 }
 
 #[tokio::test]

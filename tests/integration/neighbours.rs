@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use punctual::domain::{Shard, TaskId, Timestamp};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::support::{Cluster, OwnStack, Wishes, now_ms};
 
@@ -34,4 +36,54 @@ async fn what_is_claimed_beside_records_without_an_answer_leaves_room_for_its_ow
     let metrics = node.metrics().await;
     let batches = metrics.lines().find_map(|line| line.strip_prefix("punctual_in_flight_batches ")).unwrap();
     assert!(batches.parse::<u32>().unwrap() >= 10, "they were claimed together: {batches} batches have something to come");
+}
+
+const CROWD: usize = 60_000;
+const BESIDE: usize = 32;
+/// Tasks of a topic that are claimed no later than the last one of another topic.
+const CLAIMED_BEFORE: &str =
+    "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
+  select count(*) from claimed where topic = $1 and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_of_it() {
+    let cluster = Cluster::start("crowd").await;
+    let (crowd, beside) = (cluster.topic("crowd").await, cluster.topic("beside").await);
+    // A topic that has as much in flight as it may is passed by: this one never has.
+    let _node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
+    let consumers = [&crowd, &beside].map(|topic| cluster.consumer(topic));
+    let due_at = now_ms() + 10_000;
+    insert(&cluster, &crowd, due_at, CROWD).await;
+    insert(&cluster, &beside, due_at, BESIDE).await;
+    assert!(now_ms() < due_at - 1_000, "they are stored before their time");
+    for (consumer, count) in consumers.iter().zip([CROWD, BESIDE]) {
+        let mut ids: Vec<Uuid> = consumer
+            .wait_count_while_they_come(count, Duration::from_secs(60))
+            .await
+            .iter()
+            .map(|record| record.task_id())
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count, "each of them");
+        assert!(consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)), "none is early");
+    }
+    let before: i64 = sqlx::query_scalar(CLAIMED_BEFORE).bind(&crowd).bind(&beside).fetch_one(&cluster.sql).await.unwrap();
+    assert!(before < i64::try_from(CROWD / 2).unwrap(), "{before} of the crowd were claimed before the last of the others");
+}
+
+/// Puts tasks into `task` as submits would, all due at one moment.
+async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) {
+    let shard = |index: usize| Shard::new(u16::try_from(index % 16).unwrap());
+    let ids: Vec<TaskId> =
+        (0..count).map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random())).collect();
+    let query = "insert into task (shard, id, topic, payload) select shard, id, $3, 'p' from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
+    let inserted = sqlx::query(query)
+        .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
+        .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<Uuid>>())
+        .bind(topic)
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    assert_eq!(usize::try_from(inserted.rows_affected()), Ok(count));
 }

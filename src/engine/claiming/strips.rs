@@ -35,6 +35,10 @@ pub(super) struct Strip {
     pub(super) kind: Kind,
     /// Of what was passed by: the topics that were full then.
     pub(super) full: BTreeSet<TopicName>,
+    /// Topics whose tasks are another strip's.
+    pub(super) left_out: BTreeSet<TopicName>,
+    /// Before this, another strip leaves out the topics that this one is a crowd of.
+    pub(super) looked_past: Uuid,
     /// Postgres's time for the slowest piece so far.
     pub(super) slowest: Duration,
     /// Somewhere before this is a row that somebody has locked: pieces grow no wider until they are there.
@@ -52,10 +56,25 @@ pub(super) enum Kind {
 
 impl Strip {
     pub(super) fn new(rest: IdRange, step: u128, scope: Scope, kind: Kind) -> Self {
-        Self { rest, step, scope, kind, full: BTreeSet::new(), slowest: Duration::ZERO, locked_before: Uuid::nil() }
+        let (full, left_out) = (BTreeSet::new(), BTreeSet::new());
+        Self {
+            rest,
+            step,
+            scope,
+            kind,
+            full,
+            left_out,
+            looked_past: Uuid::nil(),
+            slowest: Duration::ZERO,
+            locked_before: Uuid::nil(),
+        }
     }
 
     fn take_in(&mut self, other: Self) {
+        if other.rest.from < self.rest.from {
+            self.looked_past = Uuid::nil();
+        }
+        self.left_out.retain(|topic| other.left_out.contains(topic));
         self.rest = self.rest.joined(other.rest);
         self.full.extend(other.full);
         self.slowest = self.slowest.max(other.slowest);
@@ -132,9 +151,10 @@ impl Strips {
         }
     }
 
-    /// Joins a strip with one that it touches and that waits for the same topics; else it comes behind the others.
+    /// Joins a strip with one that it touches and that waits for the same topics and leaves out the same; else it comes behind the others.
     pub(super) fn join(&mut self, strip: Strip) {
-        let fits = |known: &&mut Strip| known.scope == strip.scope && known.full == strip.full && known.rest.touches(strip.rest);
+        let is_alike = |known: &Strip| known.scope == strip.scope && known.full == strip.full && known.left_out == strip.left_out;
+        let fits = |known: &&mut Strip| is_alike(known) && known.rest.touches(strip.rest);
         match self.strips.iter_mut().find(fits) {
             Some(known) => known.take_in(strip),
             None => self.keep(strip),

@@ -1,11 +1,13 @@
 //! The rules of claiming on a table that is a set.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{Shard, TaskId};
+
+mod topics;
 
 const SETTINGS: Settings = Settings {
     window: Duration::from_millis(200),
@@ -251,124 +253,6 @@ fn a_lock_that_lasts_holds_up_no_sweep() {
     assert!(!claiming.is_sweeping(Scope::Mine));
 }
 
-/// A topic that may have so many tasks in flight, as the claimer sees it.
-struct Bounded {
-    name: TopicName,
-    max: usize,
-    in_flight: usize,
-    is_full: bool,
-    /// How many are published in a tick.
-    pace: usize,
-}
-
-/// Some such topics, and a table of their tasks.
-struct Busy {
-    claiming: Claiming,
-    topics: Vec<Bounded>,
-    table: BTreeMap<Uuid, usize>,
-    claims: usize,
-}
-
-impl Busy {
-    fn new(topics: &[(usize, usize)]) -> Self {
-        let bounded = |(index, (max, pace)): (usize, &(usize, usize))| Bounded {
-            name: TopicName::stored(&format!("topic-{index}")),
-            max: *max,
-            in_flight: 0,
-            is_full: false,
-            pace: *pace,
-        };
-        let topics = topics.iter().enumerate().map(bounded).collect();
-        Self { claiming: Claiming::new(SETTINGS, &SHARDS), topics, table: BTreeMap::new(), claims: 0 }
-    }
-
-    fn full(&self) -> BTreeSet<TopicName> {
-        self.topics.iter().filter(|topic| topic.is_full).map(|topic| topic.name.clone()).collect()
-    }
-
-    fn carry_out(&mut self, claim: &Claim) {
-        self.claims += 1;
-        let range = self.table.range(claim.range.from..claim.range.to);
-        let open: Vec<(Uuid, usize)> =
-            range.filter(|(_, topic)| !self.topics[**topic].is_full).map(|(id, topic)| (*id, *topic)).collect();
-        if open.len() > ROWS_MAX {
-            return self.claiming.was_too_large(claim, Some(*self.table.range(claim.range.from..).next().unwrap().0));
-        }
-        let full = self.full();
-        for (id, topic) in &open {
-            self.table.remove(id);
-            self.topics[*topic].in_flight += 1;
-        }
-        self.topics.iter_mut().for_each(|topic| topic.is_full |= topic.in_flight >= topic.max);
-        self.claiming.took(claim, &Taken { full, ..taken(open.len()) });
-    }
-
-    fn tick(&mut self, now: Timestamp) {
-        for topic in &mut self.topics {
-            topic.in_flight -= topic.pace.min(topic.in_flight);
-            topic.is_full &= topic.in_flight > topic.max / 4 * 3;
-        }
-        let full = self.full();
-        self.claiming.there_is_room(&full);
-        while let Some(claim) = self.claiming.next_of_front(now) {
-            self.carry_out(&claim);
-        }
-        for _ in 0..40 {
-            let Some(claim) = self.claiming.next_of_strips() else { return };
-            self.carry_out(&claim);
-        }
-    }
-
-    fn left_of(&self, topic: usize) -> usize {
-        self.table.values().filter(|of| **of == topic).count()
-    }
-}
-
-#[test]
-fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
-    let mut busy = Busy::new(&[(25_000, 2_000), (25_000, 2_000)]);
-    busy.table.extend((0..100_000_u64).map(|n| (id(1_000, n << 45), 0)));
-    let others: Vec<Uuid> = (0..500).map(|n| id(1_000 + n * 2, 1)).collect();
-    busy.table.extend(others.iter().map(|id| (*id, 1)));
-    for millis in (0..2_000).step_by(20) {
-        busy.tick(at(millis));
-        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
-        assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
-        let in_flight = busy.topics[0].in_flight;
-        assert!(busy.left_of(0) == 0 || in_flight >= 10_000 || millis < 850, "at {millis} ms only {in_flight} are in flight");
-    }
-    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
-    assert!(busy.claims < 1_000, "{} claims", busy.claims);
-}
-
-#[test]
-fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
-    let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
-    // The crowd of the one that takes nothing lies before that of the other, in the same range.
-    busy.table.extend((0..60_000_u64).map(|n| (id(1_000, n << 45), 0)));
-    busy.table.extend((0..60_000_u64).map(|n| (id(1_010, n << 45), 1)));
-    for millis in (0..3_000).step_by(20) {
-        busy.tick(at(millis));
-    }
-    assert_eq!(busy.left_of(1), 0);
-    assert!((30_000..=35_000).contains(&busy.left_of(0)), "{} are left of the other", busy.left_of(0));
-    assert!(busy.claiming.passed_count() > 0, "and it is remembered where they are");
-}
-
-#[test]
-fn the_front_keeps_up_beside_a_topic_that_stays_full() {
-    let mut busy = Busy::new(&[(1, 0), (usize::MAX, 0)]);
-    busy.table.insert(id(0, 1), 0);
-    busy.tick(at(0));
-    assert!(busy.topics[0].is_full);
-    // A crowd narrows the claims of the front down to a millisecond.
-    busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
-    (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
-    let before = busy.claims;
-    (540..=1_520).step_by(20).for_each(|millis| busy.tick(at(millis)));
-    assert!(busy.claims - before < 300, "{} claims in 50 ticks", busy.claims - before);
-}
-
 #[test]
 fn what_came_late_is_claimed_up_to_the_window_and_no_further() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
@@ -379,23 +263,6 @@ fn what_came_late_is_claimed_up_to_the_window_and_no_further() {
     claiming.took(&claim, &taken(1));
     claiming.came_late(IdRange { from: id(window, 1), to: id(window + 500, 1) }, at(0));
     assert_eq!(claiming.strip_count(), 0, "all of it is due beyond the window");
-}
-
-#[test]
-fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
-    let mut busy = Busy::new(&[(1, 0)]);
-    busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
-    // The late ranges do not touch each other.
-    for n in 0..2_000 {
-        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
-        busy.tick(at(0));
-    }
-    assert!(busy.claiming.passed_count() + busy.claiming.strip_count() < 70 * 2);
-    (busy.topics[0].max, busy.topics[0].is_full) = (usize::MAX, false);
-    for _ in 0..100 {
-        busy.tick(at(0));
-    }
-    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
 }
 
 #[test]
@@ -451,7 +318,7 @@ fn what_is_due_beside_a_crowd_does_not_wait_for_it() {
         tick(&mut claiming, at(millis), &mut table, 0);
     }
     assert_eq!(table.intersection(&beside).count(), 0, "only the crowd is set aside");
-    assert_eq!((table.len(), claiming.strip_count()), (100_000, 2));
+    assert_eq!((table.len(), claiming.strip_count()), (100_000, 1));
     tick(&mut claiming, at(960), &mut table, 500);
     assert!(table.is_empty(), "{} are left", table.len());
 }

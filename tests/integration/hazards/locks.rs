@@ -19,7 +19,7 @@ async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String
     let range = IdRange::of_times(now, now.plus(Duration::from_secs(5)));
     let (batch, owner) = (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
     let mut claimer = stage.another().await;
-    let text = statement("claim").replace("{table}", "task").replace("{lowest}", &statement("lowest in task"));
+    let text = statement("claim").replace("{table}", "task").replace("{which}", "shard = any($1)");
     run(&mut claimer, &format!("set plan_cache_mode = {plans}; set lock_timeout = '300ms'; prepare claim as {text}")).await;
     let execute = format!(
         "execute claim ('{{7}}', '{}', '{}', '{{}}', '{{}}', '{batch}', '{owner}', 4000, 16777216)",
@@ -63,7 +63,7 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
     stage.insert("task", now, 3).await;
     let range = IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
     let (batch, owner) = (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
-    let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[] };
+    let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[], is_beside_a_crowd: false };
     let claimed = Claims::new(&stage.settings).claim(Source::Task, request).await.unwrap().claimed;
     assert!(matches!(claimed, Claimed::Batch(batch) if batch.len() == 3));
 }

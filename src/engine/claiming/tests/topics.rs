@@ -1,0 +1,216 @@
+//! What is full, and what is a crowd: the rules of claiming on a table of several topics.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// A topic that may have so many tasks in flight, as the claimer sees it.
+struct Bounded {
+    name: TopicName,
+    max: usize,
+    in_flight: usize,
+    is_full: bool,
+    /// How many are published in a tick.
+    pace: usize,
+}
+
+/// Some such topics, and a table of their tasks.
+struct Busy {
+    claiming: Claiming,
+    topics: Vec<Bounded>,
+    table: BTreeMap<Uuid, usize>,
+    claims: usize,
+}
+
+impl Busy {
+    fn new(topics: &[(usize, usize)]) -> Self {
+        let bounded = |(index, (max, pace)): (usize, &(usize, usize))| Bounded {
+            name: TopicName::stored(&format!("topic-{index}")),
+            max: *max,
+            in_flight: 0,
+            is_full: false,
+            pace: *pace,
+        };
+        let topics = topics.iter().enumerate().map(bounded).collect();
+        Self { claiming: Claiming::new(SETTINGS, &SHARDS), topics, table: BTreeMap::new(), claims: 0 }
+    }
+
+    fn full(&self) -> BTreeSet<TopicName> {
+        self.topics.iter().filter(|topic| topic.is_full).map(|topic| topic.name.clone()).collect()
+    }
+
+    fn carry_out(&mut self, claim: &Claim) {
+        self.claims += 1;
+        let range = self.table.range(claim.range.from..claim.range.to);
+        let is_open = |topic: &Bounded| !topic.is_full && !claim.left_out.contains(&topic.name);
+        let open: Vec<(Uuid, usize)> =
+            range.filter(|(_, topic)| is_open(&self.topics[**topic])).map(|(id, topic)| (*id, *topic)).collect();
+        if open.len() > ROWS_MAX {
+            return self.claiming.was_too_large(claim, Some(*self.table.range(claim.range.from..).next().unwrap().0));
+        }
+        let full = self.full();
+        let mut counts = vec![0; self.topics.len()];
+        for (id, topic) in &open {
+            self.table.remove(id);
+            self.topics[*topic].in_flight += 1;
+            counts[*topic] += 1;
+        }
+        let crowding = crowding(self.topics.iter().map(|topic| &topic.name).zip(counts));
+        self.topics.iter_mut().for_each(|topic| topic.is_full |= topic.in_flight >= topic.max);
+        self.claiming.took(claim, &Taken { full, crowding, ..taken(open.len()) });
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        for topic in &mut self.topics {
+            topic.in_flight -= topic.pace.min(topic.in_flight);
+            topic.is_full &= topic.in_flight > topic.max / 4 * 3;
+        }
+        let full = self.full();
+        self.claiming.there_is_room(&full);
+        self.turn(now, 40);
+    }
+
+    /// The front as far as it is due, and so many pieces of what was set aside.
+    fn turn(&mut self, now: Timestamp, pieces: usize) {
+        while let Some(claim) = self.claiming.next_of_front(now) {
+            self.carry_out(&claim);
+        }
+        for _ in 0..pieces {
+            let Some(claim) = self.claiming.next_of_strips() else { return };
+            self.carry_out(&claim);
+        }
+    }
+
+    fn left_of(&self, topic: usize) -> usize {
+        self.table.values().filter(|of| **of == topic).count()
+    }
+}
+
+#[test]
+fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_others_do_not_wait() {
+    let mut busy = Busy::new(&[(25_000, 2_000), (25_000, 2_000)]);
+    busy.table.extend((0..100_000_u64).map(|n| (id(1_000, n << 45), 0)));
+    let others: Vec<Uuid> = (0..500).map(|n| id(1_000 + n * 2, 1)).collect();
+    busy.table.extend(others.iter().map(|id| (*id, 1)));
+    for millis in (0..2_000).step_by(20) {
+        busy.tick(at(millis));
+        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
+        assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
+        let in_flight = busy.topics[0].in_flight;
+        assert!(busy.left_of(0) == 0 || in_flight >= 10_000 || millis < 850, "at {millis} ms only {in_flight} are in flight");
+    }
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+    assert!(busy.claims < 1_000, "{} claims", busy.claims);
+}
+
+/// Until the last task of `topic` is claimed: how many of the others are.
+fn claimed_before(busy: &mut Busy, topic: usize) -> usize {
+    let others = |busy: &Busy| busy.table.len() - busy.left_of(topic);
+    let before = others(busy);
+    for millis in (0..10_000).step_by(20) {
+        busy.turn(at(millis), 4);
+        if busy.left_of(topic) == 0 {
+            return before - others(busy);
+        }
+    }
+    panic!("{} of it are left", busy.left_of(topic));
+}
+
+#[test]
+fn what_is_due_in_the_very_millisecond_of_a_crowd_does_not_wait_for_it() {
+    // No topic is ever full. A few tasks of the last one lie among the crowd.
+    for crowd_topics in [1, 2, 4] {
+        let mut busy = Busy::new(&vec![(usize::MAX, 0); crowd_topics + 1]);
+        busy.table.extend((0..200_000).map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % crowd_topics)));
+        busy.table.extend((0..50_u64).map(|n| (id(1_000, (n << 56) + 1), crowd_topics)));
+        let before = claimed_before(&mut busy, crowd_topics);
+        assert!(before <= 20_000, "{before} of {crowd_topics} topics before them");
+        (0..100).for_each(|_| busy.tick(at(1_000)));
+        assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+        assert!(busy.claims < 300, "{} claims", busy.claims);
+        assert_eq!(busy.claiming.strip_count() + busy.claiming.passed_count(), 0);
+    }
+}
+
+#[test]
+fn a_small_crowd_within_a_crowd_is_looked_past_as_well() {
+    let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0), (usize::MAX, 0)]);
+    // Nineteen of twenty are of the first topic, the rest of the second; one of the third comes last.
+    busy.table.extend((0..400_000_u64).map(|n| (id(1_000, n << 43), usize::from(n % 20 == 0))));
+    busy.table.insert(id(1_000, (1 << 62) - 1), 2);
+    let before = claimed_before(&mut busy, 2);
+    assert!(before <= 30_000, "{before} before it");
+    (0..200).for_each(|_| busy.tick(at(1_000)));
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
+
+#[test]
+fn a_crowd_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
+    let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0)]);
+    // It is set aside as the front comes to it: a little more at each tick.
+    let crowd = |millis: i64| (0..5_000_u64).map(move |n| (id(millis, n << 48), 0));
+    busy.table.extend((1_000..1_100).flat_map(crowd));
+    let others: Vec<Uuid> = (1_000..1_100).map(|millis| id(millis, (1 << 62) - 1)).collect();
+    busy.table.extend(others.iter().map(|id| (*id, 1)));
+    for millis in (0..1_200).step_by(20) {
+        busy.turn(at(millis), 10);
+        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
+        assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
+    }
+    assert!(busy.left_of(0) > 100_000, "most of the crowd is still to come");
+    (0..200).for_each(|_| busy.tick(at(1_200)));
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
+
+#[test]
+fn many_small_topics_are_no_crowd_of_any() {
+    let names: Vec<TopicName> = (0..20).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
+    assert_eq!(crowding(names.iter().map(|name| (name, 50))), BTreeSet::new());
+    let counts = names.iter().enumerate().map(|(index, name)| (name, if index < 2 { 300 } else { 20 }));
+    assert_eq!(crowding(counts), names[..2].iter().cloned().collect());
+}
+
+#[test]
+fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
+    let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
+    // The crowd of the one that takes nothing lies before that of the other, in the same range.
+    busy.table.extend((0..60_000_u64).map(|n| (id(1_000, n << 45), 0)));
+    busy.table.extend((0..60_000_u64).map(|n| (id(1_010, n << 45), 1)));
+    for millis in (0..3_000).step_by(20) {
+        busy.tick(at(millis));
+    }
+    assert_eq!(busy.left_of(1), 0);
+    assert!((30_000..=35_000).contains(&busy.left_of(0)), "{} are left of the other", busy.left_of(0));
+    assert!(busy.claiming.passed_count() > 0, "and it is remembered where they are");
+}
+
+#[test]
+fn the_front_keeps_up_beside_a_topic_that_stays_full() {
+    let mut busy = Busy::new(&[(1, 0), (usize::MAX, 0)]);
+    busy.table.insert(id(0, 1), 0);
+    busy.tick(at(0));
+    assert!(busy.topics[0].is_full);
+    // A crowd narrows the claims of the front down to a millisecond.
+    busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
+    (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
+    let before = busy.claims;
+    (540..=1_520).step_by(20).for_each(|millis| busy.tick(at(millis)));
+    assert!(busy.claims - before < 300, "{} claims in 50 ticks", busy.claims - before);
+}
+
+#[test]
+fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
+    let mut busy = Busy::new(&[(1, 0)]);
+    busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
+    // The late ranges do not touch each other.
+    for n in 0..2_000 {
+        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
+        busy.tick(at(0));
+    }
+    assert!(busy.claiming.passed_count() + busy.claiming.strip_count() < 70 * 2);
+    (busy.topics[0].max, busy.topics[0].is_full) = (usize::MAX, false);
+    for _ in 0..100 {
+        busy.tick(at(0));
+    }
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
