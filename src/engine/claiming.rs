@@ -54,11 +54,12 @@ const SPENT_MAX: Duration = Duration::from_millis(50);
 const SWEEP_MIN: Duration = Duration::from_secs(1);
 /// Before that, pieces grow as they will: days of what is parked are not to be walked through by the second.
 const RECENT: Duration = Duration::from_secs(3600);
-/// A range grows or shrinks by at most this factor at a time.
+/// A range grows or shrinks by at most this factor at a time, but for the first look past a crowd.
 const FACTOR_MAX: u128 = 16;
-/// A strip is looked past when this many claims and more are still to come of it.
+/// A strip is looked past when this many claims and more are still to come of it, and it is so dense that a millisecond of it is a claim of its own: a backlog of
+/// minutes is no crowd.
 const CROWD_CLAIMS: u64 = 8;
-/// Tasks of a crowd that are first looked past at once: 25 to 50 ms. Smaller pieces would read the same pages again and again.
+/// Tasks of a crowd that are first looked past at once: 25 to 50 ms, if they are small and in memory. Smaller pieces would read the same pages again and again.
 const LOOK: u64 = 50_000;
 /// A range no wider is passed by when it has to give way: of what is due at one instant it holds a 256th.
 const LOCKED: u128 = MILLISECOND / 256;
@@ -222,7 +223,7 @@ impl Claiming {
                 self.pass_by(claim, taken);
                 let width = self.width(claim);
                 let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
-                strip.step = if claim.range.to < strip.locked_before { wished.min(width) } else { wished };
+                strip.step = if claim.range.to < strip.narrow_before { wished.min(width) } else { wished };
                 strip.rest.from = claim.range.to;
                 if strip.kind == Kind::Sweep {
                     self.bound_sweep(&mut strip, width, taken);
@@ -239,8 +240,11 @@ impl Claiming {
         let rest = IdRange { from: strip.rest.from.max(strip.looked_past), to: strip.rest.to };
         let rest_width = self.rulers.of(strip.scope).width(rest.from, rest.to);
         let expected = rest_width.saturating_mul(u128::from(taken.got)) / width.max(1);
-        let is_crowd = expected >= u128::from(self.settings.rows_target.saturating_mul(CROWD_CLAIMS));
-        if strip.kind != Kind::Aside || taken.crowding.is_empty() || !is_crowd {
+        let target = u128::from(self.settings.rows_target);
+        let is_dense = u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
+        let is_crowd = strip.kind == Kind::Aside && is_dense && expected >= target.saturating_mul(u128::from(CROWD_CLAIMS));
+        // Where strips must be joined, the look would be lost.
+        if !is_crowd || taken.crowding.is_empty() || !self.strips.has_room_for(2) {
             return;
         }
         strip.looked_past = rest.to;
@@ -292,6 +296,10 @@ impl Claiming {
                 if let Some(strip) = self.strips.first_mut() {
                     strip.rest.from = if width == 0 { claim.range.to } else { from };
                     strip.step = narrowed(width);
+                    if !strip.left_out.is_empty() {
+                        // To be refused costs as much as to be served here: not to be tried again at once.
+                        strip.narrow_before = claim.range.to;
+                    }
                 }
             }
         }
@@ -335,7 +343,7 @@ impl Claiming {
                         strip.step = MILLISECOND;
                     } else {
                         strip.step = narrowed(width);
-                        strip.locked_before = claim.range.to;
+                        strip.narrow_before = claim.range.to;
                     }
                     strip.slowest = SPENT_MAX;
                     self.strips.keep(strip);

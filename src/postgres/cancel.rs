@@ -123,7 +123,8 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
 pub(super) struct Table {
     pub(super) what: &'static str,
     pub(super) statement: &'static str,
-    /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks.
+    /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks, as a claim beside a crowd may, which goes by
+    /// place: whoever waits for 200 ms gives way, and comes again.
     pub(super) order: fn(&Wanted) -> (i16, TaskId),
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
 use punctual::postgres::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::{Settings, schema};
+use punctual::postgres::{Error, Settings, schema};
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use crate::support::{Database, Stack};
+use crate::support::{Database, Stack, eventually_some};
 
 const SHARDS: i16 = 64;
 
@@ -89,15 +89,21 @@ impl Stage {
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
-    /// Claims what is due in that second and is not of these topics.
+    /// Claims what is due in that second and is not of these topics. Such a claim has 200 ms, and is made again when it gave way.
     async fn claim_beside(&mut self, second: u64, crowd: &[TopicName]) -> (BatchId, Claimed) {
-        let (from, to) = (self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
-        let batch = BatchId::new(self.now, 0, rand::random());
+        let range = IdRange::of_times(self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
         let owner = NodeId::new(self.now, 0, 1);
-        let range = IdRange::of_times(from, to);
-        let request =
-            Request { batch, owner, shards: &self.shards, range, left_out: crowd, quarantined: &[], is_beside_a_crowd: true };
-        (batch, self.claims.claim(Source::Task, request).await.unwrap().claimed)
+        eventually_some("a claim beside a crowd is answered", Duration::from_secs(30), async || {
+            let batch = BatchId::new(self.now, 0, rand::random());
+            let shards = &self.shards;
+            let request = Request { batch, owner, shards, range, left_out: crowd, quarantined: &[], is_beside_a_crowd: true };
+            match self.claims.claim(Source::Task, request).await {
+                Ok(answer) => Some((batch, answer.claimed)),
+                Err(Error::GaveWay { .. }) => None,
+                Err(error) => panic!("{error}"),
+            }
+        })
+        .await
     }
 
     async fn claim_batch(&mut self, second: u64) -> Batch {

@@ -52,7 +52,7 @@ async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_o
     // A topic that has as much in flight as it may is passed by: this one never has.
     let _node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
     let consumers = [&crowd, &beside].map(|topic| cluster.consumer(topic));
-    let due_at = now_ms() + 10_000;
+    let due_at = now_ms() + 15_000;
     insert(&cluster, &crowd, due_at, CROWD).await;
     insert(&cluster, &beside, due_at, BESIDE).await;
     assert!(now_ms() < due_at - 1_000, "they are stored before their time");
@@ -69,7 +69,8 @@ async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_o
         assert!(consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)), "none is early");
     }
     let before: i64 = sqlx::query_scalar(CLAIMED_BEFORE).bind(&crowd).bind(&beside).fetch_one(&cluster.sql).await.unwrap();
-    assert!(before < i64::try_from(CROWD / 2).unwrap(), "{before} of the crowd were claimed before the last of the others");
+    // Each of the two loops has half of both.
+    assert!(before < i64::try_from(CROWD / 4 * 3).unwrap(), "{before} of the crowd were claimed before the last of the others");
 }
 
 /// Puts tasks into `task` as submits would, all due at one moment.

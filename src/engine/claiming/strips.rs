@@ -41,8 +41,8 @@ pub(super) struct Strip {
     pub(super) looked_past: Uuid,
     /// Postgres's time for the slowest piece so far.
     pub(super) slowest: Duration,
-    /// Somewhere before this is a row that somebody has locked: pieces grow no wider until they are there.
-    pub(super) locked_before: Uuid,
+    /// Somewhere before this is a row that somebody has locked, or too much beside a crowd: pieces grow no wider until they are there.
+    pub(super) narrow_before: Uuid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,19 +66,19 @@ impl Strip {
             left_out,
             looked_past: Uuid::nil(),
             slowest: Duration::ZERO,
-            locked_before: Uuid::nil(),
+            narrow_before: Uuid::nil(),
         }
     }
 
     fn take_in(&mut self, other: Self) {
-        if other.rest.from < self.rest.from {
+        if other.rest.from < self.rest.from || other.left_out != self.left_out {
             self.looked_past = Uuid::nil();
         }
         self.left_out.retain(|topic| other.left_out.contains(topic));
         self.rest = self.rest.joined(other.rest);
         self.full.extend(other.full);
         self.slowest = self.slowest.max(other.slowest);
-        self.locked_before = Uuid::nil();
+        self.narrow_before = Uuid::nil();
         if self.kind != other.kind {
             self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep { Kind::Sweep } else { Kind::Aside };
         }
@@ -109,6 +109,11 @@ impl Strips {
         self.since_others = if is_of_others { 0 } else { self.since_others.saturating_add(1) };
     }
 
+    /// True when so many more are kept apart.
+    pub(super) fn has_room_for(&self, count: usize) -> bool {
+        self.strips.len() + count <= STRIPS_MAX
+    }
+
     pub(super) fn len(&self) -> usize {
         self.strips.len()
     }
@@ -120,6 +125,11 @@ impl Strips {
 
     pub(super) fn has_sweep(&self, scope: Scope) -> bool {
         self.strips.iter().any(|strip| strip.kind == Kind::Sweep && strip.scope == scope)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = &Strip> {
+        self.strips.iter()
     }
 
     pub(super) fn first(&self) -> Option<&Strip> {
@@ -151,10 +161,10 @@ impl Strips {
         }
     }
 
-    /// Joins a strip with one that it touches and that waits for the same topics and leaves out the same; else it comes behind the others.
+    /// Joins a strip with one of its kind that it touches and that waits for the same topics and leaves out the same; else it comes behind the others.
     pub(super) fn join(&mut self, strip: Strip) {
-        let is_alike = |known: &Strip| known.scope == strip.scope && known.full == strip.full && known.left_out == strip.left_out;
-        let fits = |known: &&mut Strip| is_alike(known) && known.rest.touches(strip.rest);
+        let is_alike = |known: &Strip| (known.scope, known.kind) == (strip.scope, strip.kind) && known.left_out == strip.left_out;
+        let fits = |known: &&mut Strip| is_alike(known) && known.full == strip.full && known.rest.touches(strip.rest);
         match self.strips.iter_mut().find(fits) {
             Some(known) => known.take_in(strip),
             None => self.keep(strip),

@@ -163,6 +163,35 @@ fn a_crowd_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
 }
 
 #[test]
+fn a_backlog_that_is_spread_over_minutes_is_not_looked_past() {
+    let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0)]);
+    busy.tick(at(0));
+    // Claims paused for a minute; 500 tasks a second became due.
+    busy.table.extend((0..30_000).map(|n| (id(n * 2, 1), usize::from(n % 100 == 0))));
+    busy.turn(at(60_000), 1);
+    for turn in 1..1_000 {
+        busy.turn(at(60_000 + turn * 20), 1);
+        assert!(busy.claiming.strip_count() <= 1, "what is longest overdue comes first");
+    }
+    assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
+
+#[test]
+fn a_crowd_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
+    let mut busy = Busy::new(&[(usize::MAX, 0)]);
+    busy.table.extend((0..50_000_u64).map(|n| (id(1_000, n << 46), 0)));
+    busy.turn(at(801), 0);
+    // All that is behind the front, the crowd among it; the crowd has its first turn (a piece that is too large, and one that is not).
+    busy.claiming.sweep(at(-900_000), at(801), Scope::Mine);
+    busy.turn(at(801), 2);
+    busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
+    busy.turn(at(802), 0);
+    let end_of = |kind: Kind| busy.claiming.strips.all().filter(|strip| strip.kind == kind).map(|strip| strip.rest.to).max();
+    assert_eq!(end_of(Kind::Sweep), Some(floor_of(at(1_001))));
+    assert_eq!(end_of(Kind::Aside), Some(floor_of(at(1_002))), "the crowds are one strip, the sweep another");
+}
+
+#[test]
 fn many_small_topics_are_no_crowd_of_any() {
     let names: Vec<TopicName> = (0..20).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
     assert_eq!(crowding(names.iter().map(|name| (name, 50))), BTreeSet::new());
@@ -213,4 +242,42 @@ fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
         busy.tick(at(0));
     }
     assert!(busy.table.is_empty(), "{} are left", busy.table.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn everything_is_claimed_of_whichever_topic_without_a_sweep(
+        // When it is inserted, how long after that it is due, of which topic, and how many.
+        crowds in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
+        lone in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()), 1..50),
+        bounds in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
+        pieces in 1_usize..20,
+    ) {
+        let topics: Vec<(usize, usize)> = bounds.iter().map(|max| (*max, 2_000)).collect();
+        let mut busy = Busy::new(&topics);
+        for tick in 0..2_000 {
+            let now = tick * 20;
+            for (_, after, topic, count) in crowds.iter().filter(|(when, ..)| (now..now + 20).contains(when)) {
+                // To the same few instants, whatever the topic: they meet.
+                let due = (now + after) / 400 * 400 + 400;
+                let random = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::try_from(*topic).unwrap());
+                busy.table.extend((0..*count).map(|n| (id(due, random(n)), *topic)));
+            }
+            let alone = lone.iter().filter(|(when, ..)| (now..now + 20).contains(when));
+            busy.table.extend(alone.map(|(_, after, topic, random)| (id((now + after) / 400 * 400 + 400, *random), *topic)));
+            for topic in &mut busy.topics {
+                topic.in_flight -= topic.pace.min(topic.in_flight);
+                topic.is_full &= topic.in_flight > topic.max / 4 * 3;
+            }
+            let full = busy.full();
+            busy.claiming.there_is_room(&full);
+            busy.turn(at(now), pieces);
+            if now > 3_000 && busy.table.is_empty() {
+                break;
+            }
+        }
+        prop_assert!(busy.table.is_empty(), "{} are left after {} claims", busy.table.len(), busy.claims);
+        prop_assert!(busy.claiming.strip_count() <= 64 && busy.claiming.passed_count() <= 66);
+    }
 }
