@@ -121,15 +121,8 @@ impl Claiming {
     }
 
     async fn claim(&mut self, low: u128, to: u128) -> Claimed {
-        let request = Request {
-            batch: BatchId::new(now(), rand::random(), rand::random()),
-            owner: self.node,
-            shards: &self.shards,
-            range: IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) },
-            left_out: &[],
-            quarantined: &[],
-            is_beside_a_crowd: false,
-        };
+        let range = IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) };
+        let request = Request::of_all(BatchId::new(now(), rand::random(), rand::random()), self.node, &self.shards, range);
         self.claims.claim(Source::Task, request).await.expect("a claim").claimed
     }
 

@@ -327,13 +327,10 @@ impl Claimer {
             Scope::All => &self.all,
         };
         let request = Request {
-            batch,
-            owner: self.shared.node,
-            shards,
-            range: claim.range,
             left_out: &left_out,
             quarantined: &quarantined,
             is_beside_a_crowd: !claim.left_out.is_empty(),
+            ..Request::of_all(batch, self.shared.node, shards, claim.range)
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
@@ -383,15 +380,7 @@ impl Claimer {
     async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), Error> {
         let range = IdRange { from: floor_of(now), to: floor_of(now) };
         let batch = BatchId::new(now, rand::random(), rand::random());
-        let request = Request {
-            batch,
-            owner: self.shared.node,
-            shards: &self.all,
-            range,
-            left_out: &[],
-            quarantined: &[],
-            is_beside_a_crowd: false,
-        };
+        let request = Request::of_all(batch, self.shared.node, &self.all, range);
         self.claims.claim(Source::Task, request).await?;
         self.note_success(false);
         Ok(())

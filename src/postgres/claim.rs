@@ -51,6 +51,13 @@ pub struct Request<'a> {
     pub is_beside_a_crowd: bool,
 }
 
+impl<'a> Request<'a> {
+    /// Of all that is in a range of some shards.
+    pub const fn of_all(batch: BatchId, owner: NodeId, shards: &'a [i16], range: IdRange) -> Self {
+        Self { batch, owner, shards, range, left_out: &[], quarantined: &[], is_beside_a_crowd: false }
+    }
+}
+
 #[derive(Debug)]
 pub enum Claimed {
     Nothing,
@@ -252,7 +259,7 @@ async fn statement(connection: &mut PgConnection, source: Source, request: Reque
         .await
 }
 
-/// The rows are read a second time. To go to each by its place would cost 5 % more, ..
+/// The rows are read a second time. To go to each by its place would cost 5 % more (docs/decisions/0023), ..
 const BY_SHARD: &str = "shard = any($1)";
 /// .. but for a range of which few rows are taken. It is a strip's, so it lies within one leaf, and the places are there.
 const BY_PLACE: &str = "ctid = any(array(select place from found))";

@@ -84,8 +84,7 @@ impl Stage {
         let batch = BatchId::new(self.now, 0, rand::random());
         let owner = NodeId::new(self.now, 0, 1);
         let range = IdRange::of_times(from, to);
-        let request =
-            Request { batch, owner, shards: &self.shards, range, left_out: &[], quarantined: &[], is_beside_a_crowd: false };
+        let request = Request::of_all(batch, owner, &self.shards, range);
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
@@ -95,8 +94,8 @@ impl Stage {
         let owner = NodeId::new(self.now, 0, 1);
         eventually_some("a claim beside a crowd is answered", Duration::from_secs(30), async || {
             let batch = BatchId::new(self.now, 0, rand::random());
-            let shards = &self.shards;
-            let request = Request { batch, owner, shards, range, left_out: crowd, quarantined: &[], is_beside_a_crowd: true };
+            let all = Request::of_all(batch, owner, &self.shards, range);
+            let request = Request { left_out: crowd, is_beside_a_crowd: true, ..all };
             match self.claims.claim(Source::Task, request).await {
                 Ok(answer) => Some((batch, answer.claimed)),
                 Err(Error::GaveWay { .. }) => None,

@@ -86,7 +86,7 @@ impl Stage {
         let now = self.now().await;
         let range = IdRange::of_times(now.minus(Duration::from_secs(3600)), now.plus(Duration::from_secs(3600)));
         let batch = BatchId::new(now, 0, rand::random());
-        let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[], is_beside_a_crowd: false };
+        let request = Request::of_all(batch, owner, &[7], range);
         match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().claimed {
             Claimed::Batch(batch) => batch,
             other => panic!("{other:?}"),

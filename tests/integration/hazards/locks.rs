@@ -63,7 +63,7 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
     stage.insert("task", now, 3).await;
     let range = IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
     let (batch, owner) = (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
-    let request = Request { batch, owner, shards: &[7], range, left_out: &[], quarantined: &[], is_beside_a_crowd: false };
+    let request = Request::of_all(batch, owner, &[7], range);
     let claimed = Claims::new(&stage.settings).claim(Source::Task, request).await.unwrap().claimed;
     assert!(matches!(claimed, Claimed::Batch(batch) if batch.len() == 3));
 }

@@ -336,15 +336,7 @@ impl World {
         let shards: Vec<i16> = [0, 1].into_iter().filter(|shard| kind.is_for_all || mine >> shard & 1 == 1).collect();
         let (batch, id) = (usize::from(batch), self.batch_id(usize::from(batch)));
         let range = range_at(self.epoch, kind.range);
-        let request = Request {
-            batch: id,
-            owner: self.node(identity),
-            shards: &shards,
-            range,
-            left_out: &[],
-            quarantined: &[],
-            is_beside_a_crowd: false,
-        };
+        let request = Request::of_all(id, self.node(identity), &shards, range);
         let source = if kind.is_far { Source::Far } else { Source::Task };
         let Answer { claimed, .. } = self.claims.claim(source, request).await.unwrap();
         let expected = self.ids(protocol, next, batch);
