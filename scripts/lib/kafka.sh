@@ -71,6 +71,14 @@ kafka_format() {
   mv "$new" "$STACK/kafka/data"
 }
 
+# Stacks that tests start for themselves are there to be crashed; the shared ones have Kafka's default.
+kafka_session_ms() {
+  case $STACK in
+    */main | */bench) printf 9000 ;;
+    *) printf 3000 ;;
+  esac
+}
+
 kafka_properties() { # DATA-FOLDER
   cat <<END
 # Written by scripts/stack at each start.
@@ -83,8 +91,9 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)
 log.dirs=$1
 
-# After a crash the controller refuses the broker until its former session has run out (9 s).
-broker.session.timeout.ms=3000
+# After a crash the controller refuses the broker until its former session has run out. A machine that
+# stands still for longer than that costs the only broker its session, and all partitions their leader.
+broker.session.timeout.ms=$(kafka_session_ms)
 broker.heartbeat.interval.ms=500
 
 # A topic that does not exist must be refused, not made up.

@@ -12,11 +12,12 @@ use punctual::domain::{Batch, BatchBuilder, BatchId, Failure, Headers, Shard, Ta
 use punctual::kafka::{Fate, Hooks, Metrics, Mode, Producer, Report, Settings, Topics};
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::OwnedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::support::eventually;
@@ -142,8 +143,15 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
     for (key, value) in config {
         new = new.set(key, value);
     }
-    let results = admin.create_topics([&new], &AdminOptions::new()).await.unwrap();
-    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    // A controller that stood still for a moment may have made it without saying so.
+    let mut tries = 0;
+    eventually("the topic is made", REPORT_DEADLINE, async || {
+        let results = admin.create_topics([&new], &AdminOptions::new()).await;
+        tries += 1;
+        let is_there = |result: &TopicResult| tries > 1 && matches!(result, Err((_, RDKafkaErrorCode::TopicAlreadyExists)));
+        results.is_ok_and(|results| results.iter().all(|result| result.is_ok() || is_there(result)))
+    })
+    .await;
     // The controller has answered; brokers learn of the topic a moment later.
     eventually("the topic has leaders", REPORT_DEADLINE, async || {
         let metadata = admin.inner().fetch_metadata(Some(name.as_str()), Duration::from_secs(5));

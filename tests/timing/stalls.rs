@@ -49,6 +49,13 @@ impl Stalls {
         self.seen().iter().filter(is_stall).filter(|stall| stall.0 <= end && begin <= stall.1).map(took).sum()
     }
 
+    /// When the last commit that took longer than so many milliseconds ended, of those that met the span.
+    pub fn last_end(&self, begin: i64, end: i64, longer_than: i64) -> Option<i64> {
+        let seen = self.seen();
+        let long = seen.iter().filter(|commit| took(commit) > longer_than && commit.0 <= end && begin <= commit.1);
+        long.map(|commit| commit.1).max()
+    }
+
     /// What 99 of 100 commits took at most, so far.
     pub fn p99_ms(&self) -> i64 {
         let mut all: Vec<i64> = self.seen().iter().map(took).collect();
