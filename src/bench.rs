@@ -45,6 +45,10 @@ use crate::shutdown::chain;
 
 /// Runs a scenario and says what came of it.
 pub async fn run(bench: Bench) -> ExitCode {
+    if let Err(wrong) = bench.check() {
+        say(&format!("bench: {wrong}"));
+        return ExitCode::from(2);
+    }
     let outcome = match measure(&bench).await {
         Ok(report) if report.counts.accepted == 0 => Err(format!("no task was accepted: {}", report.reason.unwrap_or_default())),
         Ok(report) => tell(&report, &bench.common).map(|()| report),
@@ -93,7 +97,12 @@ async fn measure(bench: &Bench) -> Result<Report, String> {
         Scenario::Submit(args) => {
             let call = usize::try_from(args.batch).unwrap_or(1);
             let (lanes, rate, measured, warm_up) = (usize::from(args.connections), args.rate, args.measured, args.warmup);
-            submit::submit(&setup, &submit::Plan { lanes, call, rate, measured, warm_up }, &rest).await
+            let report = submit::submit(&setup, &submit::Plan { lanes, call, rate, measured, warm_up }, &rest).await?;
+            let topic = &common.topic;
+            say(&format!(
+                "bench: what was stored is due in two to four hours: `punctual cancel --topic {topic} --yes` withdraws it"
+            ));
+            Ok(report)
         }
         Scenario::Cancel(args) => {
             let count = |count| usize::try_from(count).unwrap_or(usize::MAX);

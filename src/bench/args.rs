@@ -65,6 +65,40 @@ pub struct Common {
     pub svg: Option<PathBuf>,
 }
 
+impl Bench {
+    /// Refuses what can be measured to no purpose, before anything is done.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check(&self) -> Result<(), String> {
+        let (measured, steady) = match &self.scenario {
+            Scenario::Lateness(args) => (Some(args.measured), Some(&args.steady)),
+            Scenario::Soak(args) => (Some(args.measured), Some(&args.steady)),
+            Scenario::Submit(args) => (Some(args.measured), None),
+            Scenario::Immediate(args) => (Some(args.measured), None),
+            Scenario::Cancel(args) if args.warmup >= args.count => {
+                return Err(format!("--warmup {} leaves none of --count {} to be measured", args.warmup, args.count));
+            }
+            Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) => (None, None),
+        };
+        if measured.is_some_and(|span| span < Duration::from_secs(1)) {
+            return Err("--for is less than a second: nothing would be measured".to_owned());
+        }
+        if let Some(Steady { ahead_min, ahead_max, .. }) = steady
+            && ahead_min > ahead_max
+        {
+            return Err(format!("--ahead-min {ahead_min:?} is more than --ahead-max {ahead_max:?}"));
+        }
+        for file in [&self.common.json, &self.common.svg].into_iter().flatten() {
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if folder.is_some_and(|folder| !folder.is_dir()) {
+                return Err(format!("{}: there is no such folder to write to", file.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
 #[derive(Subcommand, Clone, Debug)]
 pub enum Scenario {
     /// How late tasks are at a steady rate, submitted meanwhile at the same rate.
@@ -73,7 +107,7 @@ pub enum Scenario {
     Burst(Burst),
     /// A backlog that is overdue when the nodes are started; says when to stop and when to start them.
     Drain(Drain),
-    /// How many submits a second are taken, and how long their answers take.
+    /// How many submits a second are taken, and how long their answers take. What it stores is due two to four hours later, and left there.
     Submit(Submit),
     /// How many cancels a second are answered.
     Cancel(Cancel),
@@ -224,4 +258,36 @@ fn span(text: &str) -> Result<Duration, String> {
     let wrong = || "write it like 500ms, 60s, 30m or 2h".to_owned();
     let span: jiff::SignedDuration = text.parse().map_err(|_says_less| wrong())?;
     Duration::try_from(span).map_err(|_negative| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    #[test]
+    fn what_would_measure_nothing_is_refused() {
+        let check = |line: &str| Line::try_parse_from(format!("bench {line}").split(' ')).unwrap().bench.check();
+        for good in
+            ["lateness", "soak --for 1s", "burst", "drain", "submit --json x.json", "cancel --count 10 --warmup 9", "immediate"]
+        {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (wrong, said) in [
+            ("lateness --for 0s", "--for"),
+            ("submit --for 900ms", "--for"),
+            ("soak --ahead-min 5s --ahead-max 1s", "--ahead-min 5s"),
+            ("cancel --count 10 --warmup 10", "--warmup 10"),
+            ("burst --json /there-is-no-such-folder/x.json", "/there-is-no-such-folder/x.json"),
+        ] {
+            assert!(check(wrong).unwrap_err().contains(said), "{wrong}");
+        }
+    }
 }

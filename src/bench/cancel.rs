@@ -8,6 +8,7 @@ use hyper::Method;
 use tokio::task::JoinSet;
 
 use super::intake::Intake as _;
+use super::ledger::Reply;
 use super::number::{float, float_of, ratio};
 use super::quantiles::Spans;
 use super::report::Report;
@@ -77,7 +78,8 @@ async fn submit_all(run: &Run, plan: &Plan, rest: &Rest) -> Result<Vec<String>, 
             for _ in 0..count {
                 let task = ledger.plan(now() + millis(AHEAD));
                 let outcome = lane.submit_one(&task).await;
-                ledger.answered(&[task], |_| outcome.is_ok(), outcome.as_ref().err().map(String::as_str));
+                let reply = if outcome.is_ok() { Reply::Accepted } else { Reply::Refused };
+                ledger.answered(&[task], |_| reply, outcome.as_ref().err().map(String::as_str));
                 ids.extend(outcome);
             }
             ids

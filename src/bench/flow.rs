@@ -121,7 +121,7 @@ pub async fn closed_loop<I: Intake>(
 
 async fn submit<L: Lane>(lane: &mut L, tasks: &[Planned], ledger: &Ledger) {
     match lane.submit(tasks).await {
-        Ok(answer) => ledger.answered(tasks, |index| answer.is_accepted(index), answer.reason()),
+        Ok(answer) => ledger.answered(tasks, |index| answer.reply(index), answer.reason()),
         Err(lost) => ledger.unanswered(&lost),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::ledger::Planned;
+use super::ledger::{Planned, Reply};
 
 /// Something that takes tasks.
 pub trait Intake: Send + Sync + 'static {
@@ -25,17 +25,17 @@ pub trait Lane: Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
     All,
-    /// Task by task, with the first refusal in words.
-    Some(Vec<bool>, String),
+    /// Task by task, with the first that was not accepted in words.
+    Some(Vec<Reply>, String),
     None(String),
 }
 
 impl Answered {
-    pub fn is_accepted(&self, index: usize) -> bool {
+    pub fn reply(&self, index: usize) -> Reply {
         match self {
-            Self::All => true,
-            Self::Some(accepted, _) => accepted.get(index).copied().unwrap_or(false),
-            Self::None(_) => false,
+            Self::All => Reply::Accepted,
+            Self::Some(replies, _) => replies.get(index).copied().unwrap_or_default(),
+            Self::None(_) => Reply::Refused,
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Planned {
 /// What was said of a submit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
-enum Reply {
+pub enum Reply {
     /// Not answered, or the answer was lost: it may be stored.
     #[default]
     Unknown,
@@ -86,14 +86,14 @@ impl Ledger {
         Planned { key: (u64::from(self.run) << 32) | serial, due_at }
     }
 
-    /// Takes down what a submit was answered, task by task; `reason` is the first refusal's.
-    pub fn answered(&self, tasks: &[Planned], is_accepted: impl Fn(usize) -> bool, reason: Option<&str>) {
+    /// Takes down what a submit was answered, task by task; `reason` is that of the first that was not accepted.
+    pub fn answered(&self, tasks: &[Planned], reply: impl Fn(usize) -> Reply, reason: Option<&str>) {
         let mut pages = self.pages();
         for (index, task) in tasks.iter().enumerate() {
-            let accepted = is_accepted(index);
+            let reply = reply(index);
             let Some(entry) = self.index_of(task.key).and_then(|index| pages.entries.get_mut(index)) else { continue };
-            entry.reply = if accepted { Reply::Accepted } else { Reply::Refused };
-            pages.accepted_count += usize::from(accepted);
+            entry.reply = reply;
+            pages.accepted_count += usize::from(reply == Reply::Accepted);
         }
         if let Some(reason) = reason {
             pages.reason.get_or_insert_with(|| reason.to_owned());
@@ -259,7 +259,7 @@ mod tests {
 
     fn accept(ledger: &Ledger, due_at: i64) -> [u8; 16] {
         let task = ledger.plan(due_at);
-        ledger.answered(&[task], |_| true, None);
+        ledger.answered(&[task], |_| Reply::Accepted, None);
         written(task.key)
     }
 
@@ -287,7 +287,7 @@ mod tests {
     fn what_was_refused_or_not_answered_is_not_lost_when_it_does_not_come() {
         let ledger = Ledger::new(7, START);
         let (refused, _unanswered) = (ledger.plan(START), ledger.plan(START));
-        ledger.answered(&[refused], |_| false, Some("no such topic"));
+        ledger.answered(&[refused], |_| Reply::Refused, Some("no such topic"));
         let counts = ledger.counts();
         assert_eq!((counts.refused, counts.unknown, counts.lost, counts.refused_but_published), (1, 1, 0, 0));
         assert_eq!(ledger.reason().as_deref(), Some("no such topic"));

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::http::{Answer, Http};
 use super::intake::{Answered, Intake, Lane};
-use super::ledger::Planned;
+use super::ledger::{Planned, Reply};
 use super::record::Records;
 
 /// How due times are written.
@@ -100,8 +100,11 @@ impl Lane for RestLane {
         if let [task] = tasks {
             self.write_task(task);
             let answer = self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
-            let is_accepted = matches!(answer.status, 200 | 201);
-            return Ok(if is_accepted { Answered::All } else { Answered::None(told(&answer)) });
+            return match reply_of(answer.status, &kind_of(&answer)) {
+                Reply::Accepted => Ok(Answered::All),
+                Reply::Refused => Ok(Answered::None(told(&answer))),
+                Reply::Unknown => Err(told(&answer)),
+            };
         }
         self.body.extend_from_slice(b"{\"tasks\":[");
         for (index, task) in tasks.iter().enumerate() {
@@ -112,25 +115,54 @@ impl Lane for RestLane {
         }
         self.body.extend_from_slice(b"]}");
         let answer = self.http.call(Method::POST, "/v1/tasks/batch", Bytes::copy_from_slice(&self.body)).await?;
-        Ok(answered(&answer, tasks.len()))
+        answered(&answer, tasks.len())
     }
 }
 
-fn answered(answer: &Answer, count: usize) -> Answered {
+fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
     #[derive(Deserialize)]
     struct Results {
-        results: Vec<Status>,
+        results: Vec<One>,
     }
     #[derive(Deserialize)]
-    struct Status {
+    struct One {
         status: u16,
+        #[serde(default)]
+        problem: Kind,
     }
-    let Ok(Results { results }) = serde_json::from_slice(&answer.body) else { return Answered::None(told(answer)) };
-    let accepted: Vec<bool> = results.iter().map(|result| matches!(result.status, 200 | 201)).collect();
-    if accepted.len() == count && accepted.iter().all(|accepted| *accepted) {
-        return Answered::All;
+    let Ok(Results { results }) = serde_json::from_slice(&answer.body) else {
+        return match reply_of(answer.status, &kind_of(answer)) {
+            Reply::Refused => Ok(Answered::None(told(answer))),
+            Reply::Accepted | Reply::Unknown => Err(told(answer)),
+        };
+    };
+    let replies: Vec<Reply> = results.iter().map(|one| reply_of(one.status, &one.problem)).collect();
+    if replies.len() == count && replies.iter().all(|reply| *reply == Reply::Accepted) {
+        return Ok(Answered::All);
     }
-    Answered::Some(accepted, told(answer))
+    Ok(Answered::Some(replies, told(answer)))
+}
+
+/// The type of a problem; of anything else it is empty.
+#[derive(Default, Deserialize)]
+struct Kind {
+    #[serde(default, rename = "type")]
+    name: String,
+}
+
+fn kind_of(answer: &Answer) -> Kind {
+    serde_json::from_slice(&answer.body).unwrap_or_default()
+}
+
+/// What an answer says of a task: some of the errors of a server leave it open whether it was stored.
+fn reply_of(status: u16, kind: &Kind) -> Reply {
+    let is_open = kind.name.is_empty() || kind.name.ends_with(":outcome-unknown");
+    match status {
+        200 | 201 => Reply::Accepted,
+        400..500 => Reply::Refused,
+        503 if !is_open => Reply::Refused,
+        _ => Reply::Unknown,
+    }
 }
 
 /// The beginning of an answer, for people.
@@ -164,10 +196,19 @@ mod tests {
     fn a_batch_is_answered_task_by_task() {
         let answer = |status, body: &'static str| Answer { status, body: Bytes::from_static(body.as_bytes()) };
         let all = answer(200, r#"{"results":[{"status":201,"task":{"id":"x"}},{"status":201}]}"#);
-        assert_eq!(answered(&all, 2), Answered::All);
-        let some = answered(&answer(200, r#"{"results":[{"status":201},{"status":422}]}"#), 2);
-        assert_eq!((some.is_accepted(0), some.is_accepted(1)), (true, false));
-        let none = answered(&answer(503, r#"{"title":"Busy","detail":"try later"}"#), 2);
-        assert_eq!(none, Answered::None("503 \"detail\":\"try later\"}".to_owned()));
+        assert_eq!(answered(&all, 2), Ok(Answered::All));
+        let unknown = r#"{"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown"}}"#;
+        let busy = r#"{"status":503,"problem":{"type":"urn:punctual:problem:busy"}}"#;
+        let text = format!(r#"{{"results":[{{"status":201}},{{"status":422}},{unknown},{busy}]}}"#);
+        let some = answered(&Answer { status: 200, body: Bytes::from(text) }, 4).unwrap();
+        let replies = [Reply::Accepted, Reply::Refused, Reply::Unknown, Reply::Refused];
+        assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
+        let none = answered(&answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#), 2);
+        assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
+        // It may be stored: whoever says that it was refused would blame the cluster for its record.
+        for body in [r#"{"type":"urn:punctual:problem:outcome-unknown"}"#, "a proxy's page"] {
+            assert!(answered(&answer(503, body), 2).is_err(), "{body}");
+        }
+        assert!(answered(&answer(500, "{}"), 1).is_err());
     }
 }
