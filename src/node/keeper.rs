@@ -92,6 +92,12 @@ impl Metrics {
         let Self { attached, ahead_seconds, missing, retired, finalized, failures, far_tasks, far_moved, far_stuck, .. } =
             &metrics;
         let Self { names_freed, names_prolonged, .. } = &metrics;
+        for counters in [retired, finalized, failures] {
+            // From 0 on: an alarm that goes by an increase does not see the first one of a series that begins with it.
+            for parent in Parent::ALL {
+                counters.get_or_create(&label(parent)).inc_by(0);
+            }
+        }
         registry.register("punctual_partitions", "Partitions that are attached (of the table task: leaves)", attached.clone());
         registry.register(
             "punctual_partitions_ahead_seconds",
@@ -162,7 +168,9 @@ impl Keeper {
     pub async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
         let interval = self.rules.interval();
         loop {
-            let pause = match self.round().await {
+            // Cut off anywhere, it has done what it has done: each statement commits by itself.
+            let Some(outcome) = stopping.run_until_cancelled(self.round()).await else { return Ok(()) };
+            let pause = match outcome {
                 Ok(()) => interval,
                 Err(error) => {
                     self.metrics.failures.get_or_create(&label(Parent::Task)).inc();

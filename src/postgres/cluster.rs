@@ -117,7 +117,7 @@ impl Faults {
 
 pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, Error> {
     let statement = async |open: &mut PgConnection| {
-        sqlx::query(
+        sqlx::query_as(
             "-- check the server
             select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
               current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
@@ -128,47 +128,108 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
         .bind(PINNED)
         .fetch_one(open)
         .await
-        .and_then(|row| judge(&row))
     };
-    connection.run("check the server's settings", statement).await
+    let facts: ServerFacts = connection.run("check the server's settings", statement).await?;
+    Ok(judge(&facts))
 }
 
-fn judge(row: &PgRow) -> Result<Faults, sqlx::Error> {
-    let (number, version): (i32, String) = (row.try_get("number")?, row.try_get("version")?);
+/// What the server says of itself.
+#[derive(Clone, Debug, sqlx::FromRow)]
+struct ServerFacts {
+    /// 150018 for 15.18.
+    number: i32,
+    version: String,
+    has_fsync: bool,
+    has_full_page_writes: bool,
+    wal_compression: String,
+    has_commit_delay: bool,
+    is_standby: bool,
+    encoding: String,
+    /// What a session asks for at its start has reached it.
+    is_pinned: bool,
+}
+
+fn judge(facts: &ServerFacts) -> Faults {
     let mut faults = Faults::default();
     let mut refuse = |is_so: bool, why: String| {
         if is_so {
             faults.refusals.push(why)
         }
     };
-    refuse(number < VERSION_MIN, format!("Postgres is {version}, 15 or later is needed"));
+    refuse(facts.number < VERSION_MIN, format!("Postgres is {}, 15 or later is needed", facts.version));
     refuse(
-        !row.try_get::<bool, _>("is_pinned")?,
+        !facts.is_pinned,
         "the settings that a session asks for do not reach Postgres (synchronous_commit, deadlines, how statements are planned): a pooler in between drops them \
          (PgBouncer's ignore_startup_parameters); connect to Postgres itself"
             .to_owned(),
     );
-    refuse(row.try_get("is_standby")?, "Postgres is a standby: connect to the primary".to_owned());
-    let encoding: String = row.try_get("encoding")?;
+    refuse(facts.is_standby, "Postgres is a standby: connect to the primary".to_owned());
     refuse(
-        encoding != "UTF8",
-        format!("the database is encoded in {encoding}: make one with `encoding 'UTF8' template template0`"),
+        facts.encoding != "UTF8",
+        format!("the database is encoded in {}: make one with `encoding 'UTF8' template template0`", facts.encoding),
     );
+    refuse(!facts.has_fsync, "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised".to_owned());
     refuse(
-        !row.try_get::<bool, _>("has_fsync")?,
-        "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised".to_owned(),
-    );
-    refuse(
-        !row.try_get::<bool, _>("has_full_page_writes")?,
+        !facts.has_full_page_writes,
         "full_page_writes is off: a crash can destroy what Postgres has confirmed, so nothing can be promised".to_owned(),
     );
-    let compression: String = row.try_get("wal_compression")?;
     // "on" is pglz.
-    if ["on", "pglz"].contains(&compression.as_str()) {
+    if ["on", "pglz"].contains(&facts.wal_compression.as_str()) {
         faults.warnings.push("wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off".to_owned());
     }
-    if row.try_get("has_commit_delay")? {
+    if facts.has_commit_delay {
         faults.warnings.push("commit_delay is not 0: every claim waits for it".to_owned());
     }
-    Ok(faults)
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> ServerFacts {
+        ServerFacts {
+            number: 150_018,
+            version: "15.18".to_owned(),
+            has_fsync: true,
+            has_full_page_writes: true,
+            wal_compression: "lz4".to_owned(),
+            has_commit_delay: false,
+            is_standby: false,
+            encoding: "UTF8".to_owned(),
+            is_pinned: true,
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_keep_a_promise_is_refused_and_told_why() {
+        assert_eq!(judge(&good()).tolerated().unwrap(), [""; 0]);
+        let refused = [
+            (ServerFacts { number: 140_012, version: "14.12".to_owned(), ..good() }, "Postgres is 14.12"),
+            (ServerFacts { has_fsync: false, ..good() }, "fsync is off"),
+            (ServerFacts { has_full_page_writes: false, ..good() }, "full_page_writes is off"),
+            (ServerFacts { is_standby: true, ..good() }, "a standby"),
+            (ServerFacts { encoding: "LATIN1".to_owned(), ..good() }, "encoded in LATIN1"),
+            (ServerFacts { is_pinned: false, ..good() }, "a pooler in between"),
+        ];
+        for (facts, why) in refused {
+            let said = judge(&facts).tolerated().unwrap_err().to_string();
+            assert!(said.contains(why), "{facts:?}: {said}");
+        }
+        let all = ServerFacts { has_fsync: false, has_full_page_writes: false, ..good() };
+        assert_eq!(judge(&all).refusals.len(), 2, "it says all that is wrong at once");
+    }
+
+    #[test]
+    fn a_server_that_is_merely_slow_is_taken_with_a_warning() {
+        let slow = [
+            (ServerFacts { wal_compression: "on".to_owned(), ..good() }, "pglz"),
+            (ServerFacts { wal_compression: "pglz".to_owned(), ..good() }, "pglz"),
+            (ServerFacts { has_commit_delay: true, ..good() }, "commit_delay"),
+        ];
+        for (facts, why) in slow {
+            let warnings = judge(&facts).tolerated().unwrap();
+            assert!(warnings.len() == 1 && warnings[0].contains(why), "{facts:?}: {warnings:?}");
+        }
+    }
 }

@@ -25,8 +25,8 @@ const PURPOSE: Purpose = Purpose {
 /// What one statement moves at most.
 const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
-/// So many locked rows are passed by in a round.
-const LOCKED_MAX: u32 = 8;
+/// So many rows that are locked, or refused for what is not in them, are passed by in a round.
+const PASSED_BY_MAX: u32 = 8;
 /// Up to this many far tasks are counted, beyond it estimated.
 const COUNT_MAX: i64 = 10_000;
 
@@ -59,9 +59,10 @@ impl Mover {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    /// Moves all that is due within `range`, in due order; leaves must be attached for all of it. A task that cannot be moved stops no other.
+    /// Moves all that is due within `range`, in due order; leaves must be attached for all of it. A task that cannot be moved stops no other. What stops
+    /// them all (a full disk, a missing right, a lock of the table) is the round's error, after a few.
     pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
-        let (mut moved, mut rest, mut rows_max, mut locked_count) = (Moved::default(), range, ROWS_MAX, 0);
+        let (mut moved, mut rest, mut rows_max, mut passed_by) = (Moved::default(), range, ROWS_MAX, 0);
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max).await {
                 Ok(Chunk::Taken | Chunk::Nothing) => break,
@@ -75,13 +76,17 @@ impl Mover {
                     rows_max = (rows_max / 2).max(1)
                 }
                 // More than a few are no rows that somebody has locked, but a table.
-                Err(Error::GaveWay { .. }) if locked_count < LOCKED_MAX => {
-                    locked_count += 1;
+                Err(Error::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
+                    passed_by += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
                     rest.from = after(locked);
                 }
-                Err(error @ (Error::BadValue { .. } | Error::Refused { .. })) => {
+                // Nor are more than a few that are refused for something else than their values.
+                Err(error @ (Error::BadValue { .. } | Error::Refused { .. }))
+                    if error.is_of_the_data() || passed_by < PASSED_BY_MAX =>
+                {
+                    passed_by += u32::from(!error.is_of_the_data());
                     let Some(stuck) = self.first_of(rest).await? else { break };
                     tracing::error!(id = %stuck, error = chain(&error), "a far task cannot be moved to its leaf; it is passed by");
                     moved.stuck_count += 1;

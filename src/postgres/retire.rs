@@ -79,6 +79,9 @@ impl Retirer {
         if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty()) || !self.lock().await? {
             return Ok(retired);
         }
+        // What was seen before the lock was had, another node may have retired since.
+        let (census, now) = take_census(&mut self.work, self.parent).await?;
+        let past = self.rules.past(self.parent, &census.attached, now);
         // One that resists must not keep the others; the first error is told in the end.
         let mut trouble = None;
         for &start in &census.detaching {

@@ -59,3 +59,26 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     assert_eq!(database.state(overdue).await, Some((TaskState::Scheduled, 1)));
     assert_eq!(database.state(near[0]).await, Some((TaskState::Scheduled, 1)));
 }
+
+#[tokio::test]
+async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
+    let (mut database, rules) = Database::with_long_leaves().await;
+    let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
+    let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
+    let near: Vec<TaskId> = (0..40_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
+    for id in &near {
+        database.insert("task_far", *id, b"x").await;
+    }
+    // As a full disk would, or a missing right.
+    database
+        .run(
+            "create function full_disk() returns trigger language plpgsql as $$ begin raise exception using errcode = 'disk_full', message = 'no room'; end $$;
+             create trigger full_disk before insert on task for each row execute function full_disk()",
+        )
+        .await;
+    let mut mover = Mover::new(&database.settings);
+    let error = mover.round(range).await.unwrap_err();
+    assert!(punctual::shutdown::chain(&error).contains("no room"), "{error:?}");
+    database.run("drop trigger full_disk on task").await;
+    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 40, stuck_count: 0 });
+}
