@@ -3,6 +3,9 @@
 //! The key of a leaf is (shard, id), so due order is a merge over the shards: of each the next few rows are looked at, and what lies up to the least of the
 //! last ones is complete. A shard that holds most of what is due next (one key) makes the next look wider, not longer. The far table is one stream more.
 //!
+//! Within one millisecond due order is that of the shards, and a merge would complete no more than the first one's share of each look: a crowd due at one
+//! instant is read shard after shard, as one stream.
+//!
 //! A page is one snapshot: in it each row is in exactly one place, whatever is moved, claimed, attached or retired meanwhile; and the next page begins
 //! behind the last id that was looked at. Ids never change, so no row is seen twice, and none that was there throughout is missed. See
 //! docs/decisions/0009.
@@ -18,7 +21,9 @@ use super::connection::Purpose;
 use super::pool::Pool;
 use super::{Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{ClusterSettings, Cursor, IdRange, Kept, Selection, ShardCount, TaskId, TaskState, TaskView, TopicName, ids};
+use crate::domain::{
+    ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState, TaskView, TopicName, ids,
+};
 
 /// Without statistics of leaves the planner must be kept from reading and sorting whole ones.
 const PURPOSE: Purpose = Purpose {
@@ -106,6 +111,14 @@ impl Listing {
     }
 }
 
+impl Listing {
+    /// Of the shards, which are in order, those from this one on.
+    fn shards_from(&self, first: Shard) -> &[i16] {
+        let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());
+        &self.shards[passed..]
+    }
+}
+
 pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
     count.all().map(|shard| shard.as_smallint()).collect()
 }
@@ -121,6 +134,8 @@ struct Walk<'a> {
     page: TaskPage,
     /// Rows of each stream that a look takes in.
     share: u64,
+    /// The last look did not get past the millisecond in which it began.
+    is_in_crowd: bool,
 }
 
 /// What one statement has found.
@@ -143,6 +158,7 @@ impl<'a> Walk<'a> {
             looked_max,
             page: TaskPage { tasks: Vec::new(), next: None, looked: 0 },
             share: 0,
+            is_in_crowd: false,
         }
     }
 
@@ -157,14 +173,22 @@ impl<'a> Walk<'a> {
             }
             let (group, others) = leaves.split_at(leaf_count.min(leaves.len()));
             let end = group.last().map_or(self.rest.to, |last| ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to));
+            let end_of_millisecond = end_of_millisecond(self.rest.from);
+            let end = if self.is_in_crowd { end.min(end_of_millisecond) } else { end };
             self.widen(group);
             let found = self.look(open, group, end).await?;
             let looked = found.looked;
             self.page.looked += looked;
             self.page.tasks.extend(found.tasks);
+            let was_in_crowd = self.is_in_crowd;
+            self.is_in_crowd = found.bound.is_some_and(|bound| bound < end_of_millisecond);
+            if was_in_crowd != self.is_in_crowd {
+                self.share = 0;
+            }
             match (found.bound, self.page.tasks.last()) {
                 (_, Some(last)) if self.page.tasks.len() >= self.limit => self.rest.from = last.row.uuid(),
                 (Some(bound), _) => self.rest.from = bound,
+                (None, _) if was_in_crowd => self.rest.from = before(end),
                 (None, _) => {
                     self.rest.from = before(end);
                     leaves = others;
@@ -178,7 +202,11 @@ impl<'a> Walk<'a> {
 
     /// The first look should do; where it does not, few streams hold most of what is next.
     fn widen(&mut self, group: &[Partition]) {
-        let streams = if group.is_empty() { 1 } else { count_of(self.listing.shards.len()) + 1 };
+        let streams = match group {
+            [] => 1,
+            _ if self.is_in_crowd => 2,
+            _ => count_of(self.listing.shards.len()) + 1,
+        };
         let missing = count_of(self.limit.saturating_sub(self.page.tasks.len()));
         let first = missing.saturating_mul(2).div_ceil(streams) + SHARE_MIN;
         self.share = (self.share * 4).min(self.looked_max / streams).max(first);
@@ -186,9 +214,13 @@ impl<'a> Walk<'a> {
 
     async fn look(&self, open: &mut PgConnection, group: &[Partition], end: Uuid) -> Result<Found, sqlx::Error> {
         let limit = count_of(self.limit.saturating_sub(self.page.tasks.len()));
+        let shards = match self.is_in_crowd {
+            true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
+            false => &self.listing.shards,
+        };
         // The text names leaves, which come and go: it is not worth preparing.
-        let rows = sqlx::query(AssertSqlSafe(look_text(group)))
-            .bind(&self.listing.shards)
+        let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_crowd)))
+            .bind(shards)
             .bind(self.rest.from)
             .bind(end)
             .bind(i64::try_from(self.share).unwrap_or(i64::MAX))
@@ -227,17 +259,19 @@ async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Resul
 
 const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
 
-/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer.
-fn look_text(leaves: &[Partition]) -> String {
+/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a crowd the
+/// range lies within a millisecond, and the shards together are one stream.
+fn look_text(leaves: &[Partition], is_in_crowd: bool) -> String {
+    let (shards_begin, shards_end) = if is_in_crowd { (CROWD_BEGIN, CROWD_END) } else { (SHARDS_BEGIN, SHARDS_END) };
     let mut text = String::with_capacity(1200 + leaves.len() * 130);
     text.push_str("-- list pending tasks\nwith looked as materialized (\n");
     for (index, leaf) in leaves.iter().enumerate() {
-        let (begin, name) = (if index == 0 { SHARDS_BEGIN } else { "      union all\n" }, leaf.name());
+        let (begin, name) = (if index == 0 { shards_begin } else { "      union all\n" }, leaf.name());
         let written = writeln!(text, "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < $3)");
         debug_assert!(written.is_ok(), "to write to a String never fails");
     }
     if !leaves.is_empty() {
-        text.push_str(SHARDS_END);
+        text.push_str(shards_end);
     }
     text.push_str(REST);
     text
@@ -251,6 +285,16 @@ const SHARDS_BEGIN: &str = "  (select x.*
 ";
 const SHARDS_END: &str = "    ) u order by u.id limit $4) n
   ) x)
+  union all
+";
+/// A nested loop goes through the shards as they stand in the array, and ends with the row that fills the share: the shards behind it are not read.
+const CROWD_BEGIN: &str = "  (select n.*, row_number() over (order by n.id) as place
+  from (select x.*
+    from unnest($1::smallint[]) as s (shard)
+    cross join lateral (select u.* from (
+";
+const CROWD_END: &str = "    ) u order by u.id limit $4) x
+    limit $4) n)
   union all
 ";
 /// Keys of more than 1 KiB are not shown: a page is bounded in bytes, too.
@@ -293,6 +337,15 @@ fn before(id: Uuid) -> Uuid {
     Uuid::from_u128(id.as_u128().saturating_sub(1))
 }
 
+fn after(id: Uuid) -> Uuid {
+    Uuid::from_u128(id.as_u128().saturating_add(1))
+}
+
+/// The end of the millisecond in which what is behind `id` begins.
+fn end_of_millisecond(id: Uuid) -> Uuid {
+    ids::floor_of(TaskId::from_uuid(after(id)).due_at().plus(Duration::from_millis(1)))
+}
+
 fn count_of(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
@@ -305,8 +358,10 @@ mod tests {
     #[test]
     fn a_statement_names_its_leaves_and_always_the_far_table() {
         let leaf = |start| Partition { parent: Parent::Task, start: Timestamp::from_millis(start) };
-        let both = look_text(&[leaf(0), leaf(900_000)]);
-        assert_eq!((both.matches("from task_1970").count(), both.matches("from task_far").count()), (2, 1), "{both}");
-        assert!(!look_text(&[]).contains("s.shard"));
+        for is_in_crowd in [false, true] {
+            let both = look_text(&[leaf(0), leaf(900_000)], is_in_crowd);
+            assert_eq!((both.matches("from task_1970").count(), both.matches("from task_far").count()), (2, 1), "{both}");
+            assert!(!look_text(&[], is_in_crowd).contains("s.shard"));
+        }
     }
 }
