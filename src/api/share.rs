@@ -12,7 +12,7 @@ use crate::telemetry::Counted;
 pub struct Share<'a> {
     shared: &'a Shared,
     permit: Option<SemaphorePermit<'a>>,
-    counted: Counted<'a>,
+    counted: Counted,
 }
 
 impl<'a> Share<'a> {

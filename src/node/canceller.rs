@@ -27,6 +27,7 @@ const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 struct Request {
     id: TaskId,
     answer: oneshot::Sender<Result<Option<TaskView>, Trouble>>,
+    _shown: Counted,
 }
 
 /// Where cancels enter.
@@ -46,11 +47,11 @@ impl Canceller {
     /// Withdraws a task; shows it when this took it out.
     pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         let (answer, answered) = oneshot::channel();
-        self.sender.try_send(Request { id, answer }).map_err(|error| match error {
+        let _shown = Counted::new(&self.metrics.cancel_queue, 1);
+        self.sender.try_send(Request { id, answer, _shown }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
         })?;
-        let _waiting = Counted::new(&self.metrics.cancel_queue, 1);
         answered
             .await
             .unwrap_or_else(|_ended| Err(Trouble::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))

@@ -41,11 +41,16 @@ struct Request {
     tasks: Vec<NewTask>,
     bytes: usize,
     answer: Answer,
-    /// Room in the queue; given back when the request has been answered.
+    /// Given back when the request has been answered, also if nobody waits for that any more.
     room: Room,
 }
 
-type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// Room in the queue, and what the gauges show of it.
+#[derive(Debug)]
+struct Room {
+    _permits: [OwnedSemaphorePermit; 2],
+    _shown: [Counted; 2],
+}
 
 /// Where tasks enter.
 #[derive(Clone, Debug)]
@@ -71,9 +76,13 @@ impl Queue {
     }
 
     /// Room for a request. When there is none, the refusal names the bound that is reached: each is a setting of its own.
-    fn room_for(&self, task_count: usize, bytes: usize) -> Result<Room, Refusal> {
+    fn room_for(&self, task_count: usize, bytes: usize, metrics: &Metrics) -> Result<Room, Refusal> {
         let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
-        Ok((tasks, try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?))
+        let shown = |gauge, amount| Counted::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
+        Ok(Room {
+            _permits: [tasks, try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?],
+            _shown: [shown(&metrics.submit_queue_tasks, task_count), shown(&metrics.submit_queue_bytes, bytes)],
+        })
     }
 }
 
@@ -118,7 +127,7 @@ impl Intake {
         let count = tasks.len();
         let all = |refusal: Refusal| vec![Err(refusal); count];
         let bytes: usize = tasks.iter().map(NewTask::bytes).sum();
-        let room = match self.queue.room_for(count, bytes) {
+        let room = match self.queue.room_for(count, bytes, &self.metrics) {
             Ok(room) => room,
             Err(full) => return all(full),
         };
@@ -127,8 +136,6 @@ impl Intake {
         if lane.try_send(request).is_err() {
             return all(Refusal::Draining);
         }
-        let _tasks = Counted::new(&self.metrics.submit_queue_tasks, i64::try_from(count).unwrap_or(i64::MAX));
-        let _bytes = Counted::new(&self.metrics.submit_queue_bytes, i64::try_from(bytes).unwrap_or(i64::MAX));
         let results = answered.await;
         // The lane answers every request, unless it ends in the middle of it.
         results.unwrap_or_else(|_ended| all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() }))
@@ -326,19 +333,27 @@ impl PlainStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::Registry;
 
     #[test]
     fn the_bound_that_is_reached_is_named() {
         let queue = Queue::new(Bounds { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
+        let metrics = Metrics::register(&mut Registry::default());
+        let room_for = |tasks, bytes| queue.room_for(tasks, bytes, &metrics);
         let full = |bound| Some(Refusal::Busy { bound });
-        assert_eq!(queue.room_for(3, 1).err(), full("submit_queue"));
-        assert_eq!(queue.room_for(1, 3 * BYTES_UNIT + 1).err(), full("submit_queue_bytes"));
-        let held = queue.room_for(1, 2 * BYTES_UNIT + 1);
+        assert_eq!(room_for(3, 1).err(), full("submit_queue"));
+        assert_eq!(room_for(1, 3 * BYTES_UNIT + 1).err(), full("submit_queue_bytes"));
+        let held = room_for(1, 2 * BYTES_UNIT + 1);
         assert!(held.is_ok());
-        assert_eq!(queue.room_for(1, 1).err(), full("submit_queue_bytes"));
-        assert_eq!(queue.room_for(2, 1).err(), full("submit_queue"));
+        assert_eq!(
+            (metrics.submit_queue_tasks.get(), metrics.submit_queue_bytes.get()),
+            (1, i64::try_from(2 * BYTES_UNIT + 1).unwrap())
+        );
+        assert_eq!(room_for(1, 1).err(), full("submit_queue_bytes"));
+        assert_eq!(room_for(2, 1).err(), full("submit_queue"));
         drop(held);
+        assert_eq!((metrics.submit_queue_tasks.get(), metrics.submit_queue_bytes.get()), (0, 0), "what is shown is what is held");
         // What was refused has taken nothing.
-        assert!(queue.room_for(2, 3 * BYTES_UNIT).is_ok());
+        assert!(room_for(2, 3 * BYTES_UNIT).is_ok());
     }
 }

@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::placing::{Place, Sorter, clamp};
 use super::service::{Accepted, Refusal};
@@ -25,6 +26,8 @@ use crate::postgres::submit_named::{Group, NamedSubmits};
 
 /// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
 const ROUNDS_MAX: usize = 5;
+/// Between two rounds: the sweep of expired names has a thousand of them locked for about so long.
+const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Stores tasks that have a name.
 #[derive(Debug)]
@@ -47,9 +50,12 @@ impl NamedStore {
         open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
         let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
         let mut refusal = Refusal::Unavailable { reason: "the name was taken and freed again and again".to_owned() };
-        for _round in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             if open.is_empty() {
                 break;
+            }
+            if round > 0 {
+                clock::sleep(ROUND_PAUSE).await;
             }
             if let Err(error) = self.round(tasks, &mut open, &mut answers).await {
                 if answers.iter().all(Option::is_none) {

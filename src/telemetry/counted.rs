@@ -4,15 +4,15 @@ use super::Gauge;
 
 /// Counts something for as long as it lives, however it ends: a stream of HTTP/2 that is reset drops its request where it stands.
 #[derive(Debug)]
-pub struct Counted<'a> {
-    gauge: &'a Gauge,
+pub struct Counted {
+    gauge: Gauge,
     amount: i64,
 }
 
-impl<'a> Counted<'a> {
-    pub fn new(gauge: &'a Gauge, amount: i64) -> Self {
+impl Counted {
+    pub fn new(gauge: &Gauge, amount: i64) -> Self {
         gauge.inc_by(amount);
-        Self { gauge, amount }
+        Self { gauge: gauge.clone(), amount }
     }
 
     pub fn add(&mut self, amount: i64) {
@@ -21,7 +21,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.gauge.dec_by(self.amount);
     }

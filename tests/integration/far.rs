@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::{TaskId, Timestamp};
+use punctual::domain::{Shard, TaskId, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -47,6 +47,37 @@ async fn a_task_a_year_ahead_waits_in_the_far_table_and_comes_through_the_mover(
     cluster.wait_final(expected.len(), DEADLINE).await;
     assert_eq!(cluster.execlog().await.len(), expected.len());
     assert_eq!(node.api().task(stay[0].id).await.state, "scheduled");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fell_due_in_the_far_table_while_no_node_ran_comes_when_one_does() {
+    let cluster = Cluster::start("far-overdue").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let an_hour_ago = now_ms() - 3_600_000;
+    let tasks: Vec<TaskId> = (0..50_u16)
+        .map(|number| {
+            let due_at = Timestamp::from_millis(an_hour_ago + i64::from(number) * 1000);
+            TaskId::new(due_at, Shard::new(number % 16), rand::random())
+        })
+        .collect();
+    let query = "insert into task_far (shard, id, topic, payload) select shard, id, $3, 'p' from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
+    let inserted = sqlx::query(query)
+        .bind(tasks.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
+        .bind(tasks.iter().map(|id| id.uuid()).collect::<Vec<Uuid>>())
+        .bind(&topic)
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    assert_eq!(inserted.rows_affected(), 50);
+    let _node = cluster.node().await;
+    cluster.wait_final(tasks.len(), DEADLINE).await;
+    let mut arrived: Vec<Uuid> = consumer.wait_count(tasks.len(), DEADLINE).await.iter().map(|record| record.task_id()).collect();
+    arrived.sort_unstable();
+    let mut expected: Vec<Uuid> = tasks.iter().map(|id| id.uuid()).collect();
+    expected.sort_unstable();
+    assert_eq!(arrived, expected);
+    assert_eq!(cluster.count("select count(*) from task_far").await, 0);
 }
 
 /// Gives a far task another due time, as if it had been submitted that long ago; its new id.

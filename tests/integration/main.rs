@@ -21,6 +21,7 @@ mod claims_fail;
 mod cluster;
 mod command_line;
 mod dead_letters;
+mod durability;
 mod examples;
 mod far;
 mod hazards;

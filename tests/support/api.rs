@@ -156,6 +156,13 @@ impl Api {
         answer.json()
     }
 
+    /// The value of a metric, which is named with its labels: `punctual_missing{what="kafka"}`.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("there is no metric {name} in:\n{text}")).parse().unwrap()
+    }
+
     pub async fn is_ready(&self) -> bool {
         self.try_send(Method::GET, "/readyz", None).await.is_ok_and(|answer| answer.status == 200)
     }

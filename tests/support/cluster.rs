@@ -191,10 +191,10 @@ impl Cluster {
     }
 
     async fn create(&self, topic: &str, replication: TopicReplication<'_>, settings: &[(&str, &str)]) {
-        let new = settings.iter().fold(
-            NewTopic::new(topic, PARTITIONS, replication).set("message.timestamp.type", "LogAppendTime"),
-            |new, (key, value)| new.set(key, value),
-        );
+        let append_time = [("message.timestamp.type", "LogAppendTime")];
+        let is_told = settings.iter().any(|(key, _)| *key == append_time[0].0);
+        let settings = append_time.iter().filter(|_| !is_told).chain(settings);
+        let new = settings.fold(NewTopic::new(topic, PARTITIONS, replication), |new, (key, value)| new.set(key, value));
         let mut may_be_made = false;
         eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, async || {
             let Ok(answers) = self.admin.create_topics([&new], &admin_options()).await else {
