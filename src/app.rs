@@ -156,25 +156,29 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
     tracing::info!(took = ?clock::monotonic().since(began_at), "drained");
 }
 
-/// The first SIGTERM or SIGINT drains; the second ends the process at once.
+/// A supervisor may send the same wish twice, to the process and to its group.
+const SAME_WISH: Duration = Duration::from_millis(500);
+
+/// The first SIGTERM or SIGINT drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
 fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let tasks = tasks.clone();
     tasks.clone().spawn("signals", async move {
-        for count in 1.. {
+        let mut told_at = None;
+        loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 () = tasks.stopping.cancelled() => return Ok(()),
             }
-            if count == 2 {
+            let now = clock::monotonic();
+            if now.since(*told_at.get_or_insert(now)) > SAME_WISH {
                 tracing::warn!("told to stop again: ending at once");
                 telemetry::logging::flush();
                 std::process::exit(130);
             }
             tasks.draining.cancel();
         }
-        Ok(())
     });
     Ok(())
 }

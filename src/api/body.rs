@@ -1,5 +1,8 @@
 //! Bodies of requests: read whole, within the bounds, and held against them until the answer is made.
 
+use std::error::Error;
+use std::{io, iter};
+
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
@@ -56,7 +59,7 @@ async fn beginning_of(mut body: Body) -> Result<Vec<u8>, Problem> {
     while bytes.len() < UNWANTED_BYTES_MAX
         && let Some(frame) = body.frame().await
     {
-        let Ok(piece) = frame.map_err(|_cut| cut_short())?.into_data() else { continue };
+        let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
         bytes.extend_from_slice(&piece[..piece.len().min(UNWANTED_BYTES_MAX)]);
     }
     Ok(bytes)
@@ -67,8 +70,18 @@ fn late(shared: &Shared) -> Problem {
     Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
 }
 
-fn cut_short() -> Problem {
-    Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done")
+/// Of a body that cannot be read on.
+fn broken(error: axum::Error) -> Problem {
+    let first: &(dyn Error + 'static) = &error;
+    let sources = iter::successors(Some(first), |error| (**error).source());
+    let kind = sources.filter_map(|error| error.downcast_ref::<io::Error>()).last().map(io::Error::kind);
+    match kind {
+        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Problem::new(
+            ProblemType::MalformedEncoding,
+            "the chunks of the body are not what RFC 9112 calls chunks; nothing was done",
+        ),
+        _ => Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done"),
+    }
 }
 
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
@@ -81,7 +94,7 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|_cut| cut_short())?.into_data() else { continue };
+        let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
         if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max {
             return Err(too_large(shared));
         }

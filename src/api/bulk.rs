@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::fields::{boolean, members, string};
+use super::lists::{cursor_of, text_of};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::{Deadline, Shared};
@@ -17,14 +18,14 @@ use super::task_json::TaskJson;
 use super::tasks::{IdInPath, id_of};
 use super::times::{self, Rfc3339};
 use super::{body, query, respond};
-use crate::domain::{TaskView, Timestamp, TopicName};
+use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
 use crate::node::service::{Bulk, BulkDone};
 
 const FIELDS: [&str; 4] = ["topic", "due_from", "due_to", "dry_run"];
+const FIELDS_OF_CANCEL: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
 /// Reads which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
-fn bulk_of(text: &str) -> Result<Bulk, Problem> {
-    let [topic, due_from, due_to, dry_run] = members(text, &FIELDS)?;
+fn bulk_of([topic, due_from, due_to, dry_run]: [Option<&RawValue>; 4]) -> Result<Bulk, Problem> {
     let Some(topic) = topic else {
         return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
     };
@@ -33,10 +34,27 @@ fn bulk_of(text: &str) -> Result<Bulk, Problem> {
         value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
     };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
-    Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run })
+    Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None })
 }
 
-async fn read_bulk(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<Bulk, Problem> {
+fn redrive_of(text: &str) -> Result<Bulk, Problem> {
+    bulk_of(members(text, &FIELDS)?)
+}
+
+fn cancel_of(text: &str) -> Result<Bulk, Problem> {
+    let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS_OF_CANCEL)?;
+    let bulk = bulk_of([topic, due_from, due_to, dry_run])?;
+    let cursor = cursor.map(|cursor| string(cursor, "cursor")).transpose()?;
+    let from = cursor.map(|cursor| cursor_of(&cursor, List::Tasks, &bulk.selection())).transpose()?;
+    Ok(Bulk { from, ..bulk })
+}
+
+async fn read_bulk(
+    shared: &Shared,
+    request: Request<Body>,
+    deadline: Deadline,
+    bulk_of: impl Fn(&str) -> Result<Bulk, Problem>,
+) -> Result<Bulk, Problem> {
     query::refuse(request.uri())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
     bulk_of(body::text_of(&bytes)?)
@@ -54,16 +72,23 @@ struct CancelledJson {
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_to: Option<Rfc3339>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
 }
 
 /// `POST /v1/tasks/cancel`
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline).await?;
+    let bulk = read_bulk(&shared, request, deadline, cancel_of).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "cancelled", reason);
     let BulkDone { task_count, has_more, searched_to } = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
-    let searched_to = searched_to.map(Rfc3339);
-    let answer = CancelledJson { cancelled: task_count, more: has_more, dry_run: bulk.is_dry_run, searched_to };
+    let answer = CancelledJson {
+        cancelled: task_count,
+        more: has_more,
+        dry_run: bulk.is_dry_run,
+        searched_to: searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
+        cursor: searched_to.map(|cursor| text_of(cursor, List::Tasks, &bulk.selection())),
+    };
     Ok(respond::json(StatusCode::OK, &answer))
 }
 
@@ -77,7 +102,7 @@ struct RedrivenJson {
 /// `POST /v1/dead/redrive`
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline).await?;
+    let bulk = read_bulk(&shared, request, deadline, redrive_of).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "redriven", reason);
     let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
     let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };

@@ -37,6 +37,8 @@ struct ParkedJson<'a> {
     topic: &'a str,
     is_gone: bool,
     parked_ms: u64,
+    /// Null while its records only wait.
+    reason: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -82,7 +84,12 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
 }
 
 fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
-    ParkedJson { topic: parked.topic.as_str(), is_gone: parked.is_gone, parked_ms: millis_of(parked.parked_for) }
+    ParkedJson {
+        topic: parked.topic.as_str(),
+        is_gone: parked.is_gone,
+        parked_ms: millis_of(parked.parked_for),
+        reason: parked.reason.as_deref(),
+    }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {

@@ -44,11 +44,16 @@ impl Wanted {
     }
 
     fn text_of(&self, cursor: Cursor) -> String {
-        URL_SAFE_NO_PAD.encode(cursor.to_bytes(self.list, &self.selection))
+        text_of(cursor, self.list, &self.selection)
     }
 }
 
-fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor, Problem> {
+pub fn text_of(cursor: Cursor, list: List, selection: &Selection) -> String {
+    URL_SAFE_NO_PAD.encode(cursor.to_bytes(list, selection))
+}
+
+/// Reads a position that [`text_of`] has written for the same list and filters.
+pub fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor, Problem> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
     bytes.and_then(|bytes| Cursor::of_bytes(&bytes, list, selection)).ok_or_else(|| {
         let detail = "this cursor was not given for this list with these filters; repeat the filters of the page that gave it, or begin without a cursor";

@@ -56,7 +56,7 @@ problem_types! {
         then: "Correct the body. A byte order mark and trailing commas are no JSON."
     }
     MalformedEncoding(400, "malformed-encoding", "The body is not what its encoding says") {
-        when: "The body is not what its `Content-Encoding` says, or ends before its end.",
+        when: "The body is not what its `Content-Encoding` says, or ends before its end, or its chunks are not what its `Transfer-Encoding` says.",
         then: "Correct the client. Send the body as it is to find out whether the rest is right."
     }
     UnknownField(400, "unknown-field", "There is no such field") {

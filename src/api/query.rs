@@ -9,11 +9,20 @@ use super::times;
 use super::values::shown;
 use crate::domain::{Timestamp, TopicName};
 
-/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do harm.
+/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do harm. And a path that is not percent-encoded: taken as it is,
+/// two spellings would mean one name.
 pub fn refuse(uri: &Uri) -> Result<(), Problem> {
+    if !is_percent_encoded(uri.path()) {
+        let detail = "a % in a path is followed by two hexadecimal digits: % itself is written %25";
+        return Err(Problem::new(ProblemType::InvalidValue, detail));
+    }
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
     let name: String = query.split(['=', '&']).next().unwrap_or(query).chars().take(100).collect();
     Err(Problem::new(ProblemType::UnknownField, "this path takes no query parameters").at(name))
+}
+
+fn is_percent_encoded(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// The query parameters of a request, each there once at most.

@@ -62,7 +62,7 @@ const SLACK: Duration = Duration::from_millis(750);
 const TICK_MAX: Duration = Duration::from_secs(1);
 /// Tasks that a claim aims at.
 const CLAIM_TARGET: u64 = 1_000;
-/// A topic without an acknowledgement for so long while records wait is parked.
+/// A topic without an acknowledgement for so long while records wait is parked; or for half of the publish deadline, if that is shorter: past it none waits.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Connections for look-ups.
 const LOOK_UPS_MAX: usize = 4;
@@ -286,6 +286,10 @@ impl Site<'_> {
         }
     }
 
+    fn silence_max(&self) -> Duration {
+        SILENCE_MAX.min(self.settings.kafka.publish_deadline / 2)
+    }
+
     fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, Failure> {
         let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
         let bounds = holdings::Bounds {
@@ -294,7 +298,7 @@ impl Site<'_> {
             batches_max: IN_FLIGHT_BATCHES_MAX,
         };
         let topic_rules = topics::Settings {
-            silence_max: SILENCE_MAX,
+            silence_max: self.silence_max(),
             denial_max: settings.kafka.topic_denial_max,
             tasks_max: settings.bounds.topic_in_flight_tasks,
             bytes_max: settings.bounds.in_flight_bytes / 4,
@@ -403,7 +407,7 @@ impl Site<'_> {
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
             topics: parts.topics.clone(),
-            silence_max: SILENCE_MAX,
+            silence_max: self.silence_max(),
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn("topics", topic_keeper.run());

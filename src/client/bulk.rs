@@ -38,6 +38,8 @@ struct Request<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     due_to: Option<NumberOrText<'a>>,
     dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -45,8 +47,8 @@ struct Progress {
     #[serde(alias = "cancelled", alias = "redriven")]
     count: u64,
     more: bool,
-    /// The call ended early: what is due before this moment was looked at.
-    searched_to: Option<String>,
+    /// Where the next call goes on.
+    cursor: Option<String>,
 }
 
 impl Bulk<'_> {
@@ -58,7 +60,7 @@ impl Bulk<'_> {
     }
 
     async fn run_shown(&self, caller: &Caller) -> Result<String, Answered> {
-        let mut from = self.range.due_from.clone();
+        let mut from: Option<String> = None;
         let mut total = 0_u64;
         let (mut is_first, mut is_exact) = (true, true);
         loop {
@@ -79,8 +81,8 @@ impl Bulk<'_> {
             // What an attempt without an answer has done, nobody has counted. Of a dry run there is nothing to miss.
             is_exact &= self.is_dry_run || !is_in_doubt;
             self.show(total);
-            let has_moved = progress.searched_to.is_some() && progress.searched_to != from;
-            // Of a dry run the next call would count the same ones again, unless it begins elsewhere.
+            let has_moved = progress.cursor.is_some() && progress.cursor != from;
+            // Of a dry run the next call would count the same ones again, unless it goes on elsewhere.
             if !progress.more || (self.is_dry_run && !has_moved) {
                 return Ok(self.summary(total, progress.more, is_exact));
             }
@@ -88,18 +90,17 @@ impl Bulk<'_> {
                 let text = format!("the node says that there are more, and has {} none of them", self.done);
                 return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
             }
-            // Of a dry run those due in the millisecond at which the search goes on may be counted twice.
-            is_exact &= !self.is_dry_run;
-            from = progress.searched_to.or(from);
+            from = progress.cursor.or(from);
         }
     }
 
-    fn call(&self, caller: &Caller, due_from: Option<&str>) -> Result<Call, Ending> {
+    fn call(&self, caller: &Caller, cursor: Option<&str>) -> Result<Call, Ending> {
         let request = Request {
             topic: self.topic,
-            due_from: due_from.map(NumberOrText),
+            due_from: self.range.due_from.as_deref().map(NumberOrText),
             due_to: self.range.due_to.as_deref().map(NumberOrText),
             dry_run: self.is_dry_run,
+            cursor,
         };
         let body = serde_json::to_vec(&request).map_err(|error| Ending::usage(format!("put the request into JSON: {error}")))?;
         caller.post(self.path, body)

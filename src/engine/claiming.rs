@@ -124,6 +124,8 @@ pub enum Poison {
     Narrowed,
     /// The one row with this id cannot be claimed whatever is tried.
     Row(Uuid),
+    /// Not even what there is can be told.
+    Unreadable,
 }
 
 /// The claims of one loop.
@@ -352,21 +354,28 @@ impl Claiming {
         }
     }
 
-    /// The claim failed for the values in it, and took nothing.
-    pub fn was_poisoned(&mut self, claim: &Claim) -> Poison {
-        if claim.origin == Origin::Strip && claim.range.width() <= 1 {
-            if let Some(mut strip) = self.strips.take_first() {
-                strip.rest.from = claim.range.to;
-                strip.step = MILLISECOND;
-                self.strips.keep(strip);
+    /// The claim failed for the values in it, and took nothing; `first` is the lowest id there, nothing when none can be read: then the range is left to the
+    /// next sweep, for an id that no row has must not be taken for a row.
+    pub fn was_poisoned(&mut self, claim: &Claim, first: Option<Uuid>) -> Poison {
+        if claim.origin == Origin::Front {
+            self.gave_way(claim);
+            return Poison::Narrowed;
+        }
+        let is_row = claim.range.width() <= 1;
+        if first.is_some() && !is_row {
+            self.was_too_large(claim, first);
+            if let Some(strip) = self.strips.first_mut() {
+                // What succeeds before it says nothing of what is there.
+                strip.narrow_before = claim.range.to;
             }
-            return Poison::Row(claim.range.from);
+            return Poison::Narrowed;
         }
-        match claim.origin {
-            Origin::Front => self.gave_way(claim),
-            Origin::Strip => self.was_too_large(claim, None),
+        if let Some(mut strip) = self.strips.take_first() {
+            strip.rest.from = claim.range.to;
+            strip.step = MILLISECOND;
+            self.strips.keep(strip);
         }
-        Poison::Narrowed
+        first.map_or(Poison::Unreadable, Poison::Row)
     }
 
     /// True while a sweep of these shards is under way: the next one has to wait for its end.

@@ -20,6 +20,8 @@ const SPAN_MAX: Duration = Duration::from_secs(3650 * 86_400);
 pub struct LookBack {
     /// All that are unsettled have this id or a higher one; none: that is not known yet.
     from: Option<BatchId>,
+    /// The oldest of them, if it was old enough to be looked for.
+    oldest: Option<BatchId>,
     begun_at: Option<Monotonic>,
     search: Option<Search>,
     /// Width of the next slice.
@@ -35,13 +37,18 @@ struct Search {
 
 impl Default for LookBack {
     fn default() -> Self {
-        Self { from: None, begun_at: None, search: None, span: SPAN_MAX }
+        Self { from: None, oldest: None, begun_at: None, search: None, span: SPAN_MAX }
     }
 }
 
 impl LookBack {
     pub fn from(&self) -> Option<BatchId> {
         self.from
+    }
+
+    /// The age of the oldest batch that was unsettled when it was last looked; zero: none was older than a minute.
+    pub fn age(&self, now: Timestamp) -> Duration {
+        self.oldest.map_or(Duration::ZERO, |oldest| now.since(TaskId::from_uuid(oldest.uuid()).due_at()))
     }
 
     /// True when it is to be found out anew; [`Self::begin`] is to be told where the oldest batch is.
@@ -61,7 +68,7 @@ impl LookBack {
     pub fn slice(&mut self) -> Option<(BatchId, BatchId)> {
         let Search { next, end } = self.search?;
         if next >= end {
-            self.found(BatchId::from_uuid(floor_of(end)));
+            self.found(BatchId::from_uuid(floor_of(end)), None);
             return None;
         }
         Some((BatchId::from_uuid(floor_of(next)), BatchId::from_uuid(floor_of(self.slice_end(next, end)))))
@@ -75,7 +82,7 @@ impl LookBack {
     pub fn answered(&mut self, oldest: Option<BatchId>) {
         let Some(Search { next, end }) = self.search else { return };
         match oldest {
-            Some(oldest) => self.found(oldest),
+            Some(oldest) => self.found(oldest, Some(oldest)),
             None => self.search = Some(Search { next: self.slice_end(next, end), end }),
         }
         self.span = (self.span * 2).min(SPAN_MAX);
@@ -88,8 +95,9 @@ impl LookBack {
         }
     }
 
-    fn found(&mut self, from: BatchId) {
+    fn found(&mut self, from: BatchId, oldest: Option<BatchId>) {
         self.from = Some(from);
+        self.oldest = oldest;
         self.search = None;
     }
 }
@@ -157,7 +165,7 @@ mod tests {
         assert!(look_back.is_due(at(0)) && look_back.from().is_none());
         look_back.begin(Some(batch(day(0))), day(7), at(0));
         assert_eq!(search(&mut look_back, Some(batch(day(3))), SPAN_MAX), (0, 1));
-        assert_eq!(look_back.from(), Some(batch(day(3))));
+        assert_eq!((look_back.from(), look_back.age(day(7))), (Some(batch(day(3))), DAY * 4));
         assert!(!look_back.is_due(at(59)) && look_back.is_due(at(60)));
     }
 
@@ -168,6 +176,7 @@ mod tests {
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
         assert!(answered >= 7 * 24 && unanswered <= answered + 8, "{unanswered} {answered}");
         assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))), "all before is settled");
+        assert_eq!(look_back.age(day(8)), Duration::ZERO);
     }
 
     #[test]

@@ -49,6 +49,8 @@ struct Topic {
     denied: Option<(Monotonic, Monotonic)>,
     /// Since when records were refused at once, without an acknowledgement in between.
     refused_since: Option<Monotonic>,
+    /// Why the last of its records that failed did, unless one was acknowledged since.
+    reason: Option<String>,
     /// It has come to its bound, and is not yet a quarter below it.
     is_full: bool,
 }
@@ -67,12 +69,32 @@ pub enum Action {
     Gone(TopicName),
 }
 
+/// A topic that takes no records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parked<'a> {
+    pub topic: &'a TopicName,
+    pub is_gone: bool,
+    /// Probes do not end it.
+    pub since: Monotonic,
+    /// Why the last of its records that failed did; none has yet if they only wait.
+    pub reason: Option<&'a str>,
+}
+
 impl Topic {
     fn takes_none(&self) -> bool {
         match self.state {
             State::Healthy => false,
             State::Probing { .. } => self.tasks > 0,
             State::Parked { .. } | State::Gone { .. } => true,
+        }
+    }
+
+    fn parked<'a>(&'a self, name: &'a TopicName) -> Parked<'a> {
+        Parked {
+            topic: name,
+            is_gone: matches!(self.state, State::Gone { .. }),
+            since: self.parked_since.unwrap_or(self.heard_at),
+            reason: self.reason.as_deref(),
         }
     }
 
@@ -128,6 +150,20 @@ impl Topics {
         }
     }
 
+    /// A record was not acknowledged, for whatever reason.
+    pub fn failed(&mut self, topic: &TopicName, reason: &str) {
+        if let Some(entry) = self.topics.get_mut(topic)
+            && entry.reason.as_deref() != Some(reason)
+        {
+            entry.reason = Some(reason.into());
+        }
+    }
+
+    /// Why the last record of the topic that failed did; nothing after an acknowledgement.
+    pub fn reason(&self, topic: &TopicName) -> Option<&str> {
+        self.topics.get(topic)?.reason.as_deref()
+    }
+
     fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut Topic {
         self.topics.entry(topic.clone()).or_insert_with(|| Topic {
             state: State::Healthy,
@@ -137,6 +173,7 @@ impl Topics {
             parked_since: None,
             denied: None,
             refused_since: None,
+            reason: None,
             is_full: false,
         })
     }
@@ -157,6 +194,7 @@ impl Topics {
         entry.heard_at = now;
         entry.denied = None;
         entry.refused_since = None;
+        entry.reason = None;
         if entry.state == State::Healthy {
             return None;
         }
@@ -274,13 +312,11 @@ impl Topics {
         self.topics.values().filter(|topic| topic.takes_none()).count()
     }
 
-    /// The same, with whether it is gone, and since when it takes none; the longest first.
-    pub fn parked(&self) -> Vec<(&TopicName, bool, Monotonic)> {
+    /// The same, one by one; the longest first.
+    pub fn parked(&self) -> Vec<Parked<'_>> {
         let taking_none = self.topics.iter().filter(|(_, topic)| topic.takes_none());
-        let since = |topic: &Topic| topic.parked_since.unwrap_or(topic.heard_at);
-        let mut parked: Vec<_> =
-            taking_none.map(|(name, topic)| (name, matches!(topic.state, State::Gone { .. }), since(topic))).collect();
-        parked.sort_by_key(|(name, _, since)| (*since, *name));
+        let mut parked: Vec<_> = taking_none.map(|(name, topic)| topic.parked(name)).collect();
+        parked.sort_by_key(|parked| (parked.since, parked.topic));
         parked
     }
 
@@ -359,15 +395,27 @@ mod tests {
     fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
         let mut topics = silent_topics();
         let (name, other) = (topic(), TopicName::stored("refunds"));
-        assert_eq!(topics.parked(), [(&name, false, second(5))]);
+        let parked = |topic, since| Parked { topic, is_gone: false, since: second(since), reason: None };
+        assert_eq!(topics.parked(), [parked(&name, 5)]);
         assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
         topics.looked(&name, Sight::There, second(10));
-        assert_eq!(topics.parked(), [(&name, false, second(5))], "it has tasks, and nothing is acknowledged");
+        assert_eq!(topics.parked(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
         topics.held(&other, 1, 10, second(11));
         topics.turn(second(16), true, |_| true);
-        assert_eq!(topics.parked(), [(&name, false, second(5)), (&other, false, second(16))]);
+        assert_eq!(topics.parked(), [parked(&name, 5), parked(&other, 16)]);
         topics.acknowledged(&name, second(17));
-        assert_eq!(topics.parked(), [(&other, false, second(16))]);
+        assert_eq!(topics.parked(), [parked(&other, 16)]);
+    }
+
+    #[test]
+    fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
+        let mut topics = silent_topics();
+        assert_eq!(topics.parked()[0].reason, None, "its records wait, none has failed");
+        topics.failed(&topic(), "no leader");
+        topics.failed(&topic(), "timed out");
+        assert_eq!((topics.parked()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
+        topics.acknowledged(&topic(), second(6));
+        assert_eq!(topics.reason(&topic()), None);
     }
 
     #[test]

@@ -148,6 +148,10 @@ impl Adopter {
         self.load().await?;
         // Last, for it may take long: a bound of before is lower, so nothing is missed.
         self.look_back().await;
+        if let Some(now) = self.shared.clock.now() {
+            let age = i64::try_from(self.past.age(now).as_secs()).unwrap_or(i64::MAX);
+            self.shared.metrics.oldest_unsettled.set(age);
+        }
         Ok(())
     }
 

@@ -62,7 +62,6 @@ impl Progress {
     }
 
     fn with_more(&self, searched_to: Option<Cursor>) -> BulkDone {
-        let searched_to = searched_to.map(|cursor| TaskId::from_uuid(cursor.after).due_at());
         BulkDone { task_count: self.task_count, has_more: true, searched_to }
     }
 
@@ -75,7 +74,7 @@ impl Bulks {
     /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         let selection = bulk.selection();
-        let (mut progress, mut from) = (Progress::new(self.request_deadline), None);
+        let (mut progress, mut from) = (Progress::new(self.request_deadline), bulk.from);
         loop {
             // Beyond the bound one more task is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::holdings::Past;
 use super::membership::{Bulletin, Progress, blame_of};
@@ -307,6 +308,7 @@ impl Claimer {
 
     async fn load_quarantine(&mut self) -> Result<(), Error> {
         let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
+        self.shared.metrics.in_quarantine.set(i64::try_from(ids.len()).unwrap_or(i64::MAX));
         self.shared.calls.set_quarantined(ids);
         Ok(())
     }
@@ -351,7 +353,11 @@ impl Claimer {
             }
             Err(error) => {
                 self.shared.holdings.forget(batch);
-                return self.failed(source, claim, error).await;
+                let first = match error.is_of_the_data() {
+                    true => readable(self.claims.lowest(source, request).await)?,
+                    false => None,
+                };
+                return self.failed(source, claim, first, error).await;
             }
         };
         match claimed {
@@ -396,8 +402,9 @@ impl Claimer {
         self.shared.take_in(batch, Past::Fresh).await;
     }
 
-    /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again.
-    async fn failed(&mut self, source: Source, claim: &Claim, error: Error) -> Result<u64, Error> {
+    /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again. `first`: the lowest id of its range that can be
+    /// read.
+    async fn failed(&mut self, source: Source, claim: &Claim, first: Option<Uuid>, error: Error) -> Result<u64, Error> {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();
@@ -413,9 +420,13 @@ impl Claimer {
             return Err(error);
         }
         let reason = chain(&error);
-        match self.claiming_of(source).was_poisoned(claim) {
+        match self.claiming_of(source).was_poisoned(claim, first) {
             Poison::Narrowed => {
                 tracing::warn!(error = reason, range = ?claim.range, "a claim fails for what is in it; narrowing it down")
+            }
+            Poison::Unreadable => {
+                self.shared.metrics.claim_failures.inc();
+                tracing::error!(error = reason, range = ?claim.range, "what is in a range of ids cannot be read; it is passed by until the next sweep")
             }
             Poison::Row(id) => {
                 tracing::error!(task = %id, error = reason, "this task cannot be claimed; it is in quarantine");
@@ -432,6 +443,14 @@ impl Claimer {
             Source::Task => &mut self.claiming,
             Source::Far => &mut self.far,
         }
+    }
+}
+
+/// Nothing, where not even an id can be read.
+fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> {
+    match answer {
+        Err(error) if error.is_of_the_data() => Ok(None),
+        other => other,
     }
 }
 

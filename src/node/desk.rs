@@ -21,6 +21,7 @@ use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{Cursor, NewTask, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
+use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::look_up::LookUp;
@@ -330,10 +331,13 @@ impl Desk {
     fn parked_topics(&self) -> Vec<ParkedTopic> {
         let now = clock::monotonic();
         let topics = self.shared.holdings.topics();
-        let parked = topics.parked().into_iter().take(PARKED_SHOWN_MAX);
-        parked
-            .map(|(topic, is_gone, since)| ParkedTopic { topic: topic.clone(), is_gone, parked_for: now.since(since) })
-            .collect()
+        let shown = |parked: Parked<'_>| ParkedTopic {
+            topic: parked.topic.clone(),
+            is_gone: parked.is_gone,
+            parked_for: now.since(parked.since),
+            reason: parked.reason.map(String::from),
+        };
+        topics.parked().into_iter().take(PARKED_SHOWN_MAX).map(shown).collect()
     }
 
     /// As of this node's last heartbeat, and so much older now.
@@ -387,13 +391,15 @@ fn due_at_of(due: Due, now: Timestamp, delay_max: Duration) -> Result<Timestamp,
 
 /// A call for many tasks is an operator's act: the log has it.
 fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Trouble>) {
-    let Bulk { topic, due_from, due_to, is_dry_run } = bulk;
+    // Since the epoch, as a request may give them.
+    let [due_from_ms, due_to_ms] = [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
+    let topic = &bulk.topic;
     match done {
-        _ if *is_dry_run => {}
+        _ if bulk.is_dry_run => {}
         Ok(BulkDone { task_count, has_more, .. }) => {
-            tracing::info!(%topic, ?due_from, ?due_to, task_count, has_more, "many tasks were {what}");
+            tracing::info!(%topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
         }
-        Err(trouble) => tracing::info!(%topic, ?due_from, ?due_to, ?trouble, "many tasks were to be {what}"),
+        Err(trouble) => tracing::info!(%topic, due_from_ms, due_to_ms, ?trouble, "many tasks were to be {what}"),
     }
 }
 

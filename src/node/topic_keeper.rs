@@ -107,7 +107,8 @@ impl TopicKeeper {
     fn tell(&self, action: &Action) {
         match action {
             Action::Parked(topic) => {
-                tracing::warn!(%topic, "no acknowledgement; the topic is parked, its tasks stay where they are")
+                let reason = self.shared.holdings.topics().reason(topic).unwrap_or("its records wait").to_owned();
+                tracing::warn!(%topic, reason, "no acknowledgement; the topic is parked, its tasks stay where they are")
             }
             Action::Denied(topic, left) => {
                 let left_s = left.as_secs();

@@ -103,8 +103,9 @@ impl Claims {
         Ok(answer)
     }
 
-    /// The lowest id of a range that is too large, so that the next, smaller one begins where there is something; it may be one that is left out.
-    async fn lowest(&mut self, source: Source, request: Request<'_>) -> Result<Option<Uuid>, Error> {
+    /// The lowest id of a range that is too large or cannot be claimed, so that the next, smaller one begins where there is something; it may be one that is
+    /// left out.
+    pub async fn lowest(&mut self, source: Source, request: Request<'_>) -> Result<Option<Uuid>, Error> {
         let text = match source {
             Source::Task => LOWEST_IN_TASK,
             Source::Far => LOWEST_IN_FAR,

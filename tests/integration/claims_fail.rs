@@ -106,3 +106,40 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.published_count, 50);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive() {
+    let cluster = Cluster::start("poison").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let start = now_ms() + 3000;
+    let tasks: Vec<_> = (0..200).map(|n| json!({ "topic": topic, "due_at": start + 10 * n, "payload_text": "x" })).collect();
+    let accepted = node.api().submit_all(&tasks).await;
+    // As a damaged page would.
+    let poison = accepted[70].id;
+    let damage = format!(
+        "create function damaged() returns trigger language plpgsql as $$ begin
+           if old.id = '{poison}' then raise exception using errcode = 'data_corrupted', message = 'invalid page'; end if; return old;
+         end $$;
+         create trigger damaged before delete on task for each row execute function damaged()"
+    );
+    run(&cluster, damage).await;
+    assert!(now_ms() < start - 500, "it is damaged before it is claimed");
+    let records = consumer.wait_count(tasks.len() - 1, DEADLINE).await;
+    assert!(records.iter().all(|record| record.task_id() != poison));
+    eventually("it is counted", DEADLINE, async || node.api().metric("punctual_in_quarantine_tasks").await == 1.0).await;
+    let named: (uuid::Uuid, String) = sqlx::query_as("select id, reason from quarantine").fetch_one(&cluster.sql).await.unwrap();
+    assert!(named.0 == poison && named.1.contains("invalid page"), "{named:?}");
+    // Its front goes on meanwhile.
+    node.api().submit(&json!({ "topic": topic, "delay": 500, "payload_text": "later" })).await;
+    consumer.wait_count(tasks.len(), DEADLINE).await;
+
+    run(&cluster, "drop trigger damaged on task; delete from quarantine".to_owned()).await;
+    consumer
+        .wait_for("the mended row arrives", DEADLINE, |records| records.iter().any(|record| record.task_id() == poison))
+        .await;
+    eventually("nothing is in quarantine", DEADLINE, async || node.api().metric("punctual_in_quarantine_tasks").await == 0.0)
+        .await;
+    cluster.wait_final(tasks.len() + 1, DEADLINE).await;
+}

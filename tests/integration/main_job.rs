@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Cluster, Ledger, Record, now_ms};
+use crate::support::{Cluster, Ledger, Record, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -121,6 +121,29 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
     }
 }
 
+/// Kafka's default is `CreateTime`: a record carries the time that its producer gives it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_append_time_a_record_carries_the_time_at_which_it_was_handed_over() {
+    let cluster = Cluster::start("create-time").await;
+    let topic = cluster.topic_with("orders", &[("message.timestamp.type", "CreateTime")]).await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<Value> = (0..50).map(|number| json!({ "topic": topic, "delay": number * 30, "payload_text": "x" })).collect();
+    let accepted = node.api().submit_all(&tasks).await;
+    cluster.wait_final(tasks.len(), DEADLINE).await;
+    let records = consumer.wait_count(tasks.len(), DEADLINE).await;
+    for task in &accepted {
+        let record = records.iter().find(|record| record.task_id() == task.id).unwrap();
+        let shown = node.api().task(task.id).await.shown;
+        let published_at: jiff::Timestamp = shown["receipt"]["published_at"].as_str().unwrap().parse().unwrap();
+        let published_at = published_at.as_millisecond();
+        assert!(!record.is_append_time);
+        assert!(task.due_at <= record.timestamp && record.timestamp <= published_at, "{record:?}: {shown}");
+        assert!(published_at <= now_ms(), "{shown}");
+        assert_eq!(shown["receipt"]["lateness_ms"].as_i64(), Some(published_at - task.due_at));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_one_key_due_more_than_50_ms_apart_arrive_in_due_order() {
     let cluster = Cluster::start("order").await;
@@ -228,6 +251,25 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     node.api().submit(&json!({ "topic": topic, "delay": 0, "payload_text": "x" })).await;
     node.api().submit_all(&[json!({ "topic": topic, "delay": 300, "payload_text": "x" })]).await;
     consumer.wait_count(2, DEADLINE).await;
+    cluster.wait_final(2, DEADLINE).await;
+    for (name, value) in [
+        ("punctual_tasks_submitted_total", 2.0),
+        ("punctual_tasks_claimed_total", 2.0),
+        ("punctual_tasks_published_total", 2.0),
+        ("punctual_lateness_seconds_count", 2.0),
+        ("punctual_tasks_dead_total", 0.0),
+        ("punctual_tasks_deferred_total", 0.0),
+        ("punctual_parked_topics", 0.0),
+        ("punctual_ready", 1.0),
+        ("punctual_kafka_contact", 1.0),
+        ("punctual_members", 1.0),
+        ("punctual_shards_owned", 16.0),
+        ("punctual_oldest_unsettled_seconds", 0.0),
+        ("punctual_in_quarantine_tasks", 0.0),
+    ] {
+        let is_so = async || node.api().metric(name).await == value;
+        eventually(&format!("{name} is {value}"), DEADLINE, is_so).await;
+    }
     let text = node.metrics().await;
     let described: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

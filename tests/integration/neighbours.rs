@@ -6,22 +6,28 @@ use punctual::domain::{Shard, TaskId, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Cluster, OwnStack, Wishes, now_ms};
+use crate::support::{Cluster, Ledger, NONE, OwnStack, Record, Wishes, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Tasks of the topic that takes its records.
 const HEALTHY: i64 = 600;
 const SILENT: i64 = 240;
 
-/// What is claimed together is settled together, so a record without an answer keeps all of its batch unsettled until the publish deadline (30 s). What was
-/// published beside it must not count against its own topic until then.
+/// A topic of which the broker takes nothing, while the producer tries again and again.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_claimed_beside_records_without_an_answer_leaves_room_for_its_own_topic() {
+async fn a_topic_that_takes_nothing_holds_up_no_other() {
     let own = OwnStack::start("neighbours").await;
     own.know_second_broker().await;
+    tokio::join!(leaves_room(&own), comes_to_its_deadline(&own));
+}
+
+/// What is claimed together is settled together, so a record without an answer keeps all of its batch unsettled until the publish deadline (30 s). What was
+/// published beside it must not count against its own topic until then.
+async fn leaves_room(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "neighbours", Wishes::default()).await;
     let node = cluster.node_with(&["--claim-loops", "1", "--in-flight-tasks", "1000", "--topic-in-flight-tasks", "100"]).await;
     let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
-    // The broker takes nothing, and the producer tries again and again.
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let consumer = cluster.consumer(&healthy);
     // Each claim takes some of both; within two seconds they come to more of the healthy topic than it may have in flight.
@@ -33,9 +39,56 @@ async fn what_is_claimed_beside_records_without_an_answer_leaves_room_for_its_ow
     // Well before the first of the silent ones comes to its deadline.
     let deadline = Duration::from_millis(u64::try_from(begin + 24_000 - now_ms()).unwrap());
     consumer.wait_count(usize::try_from(HEALTHY).unwrap(), deadline).await;
-    let metrics = node.metrics().await;
-    let batches = metrics.lines().find_map(|line| line.strip_prefix("punctual_in_flight_batches ")).unwrap();
-    assert!(batches.parse::<u32>().unwrap() >= 10, "they were claimed together: {batches} batches have something to come");
+    let batches = node.api().metric("punctual_in_flight_batches").await;
+    assert!(batches >= 10.0, "they were claimed together: {batches} batches have something to come");
+
+    // By now the silent topic is parked: however much of it is due, it stays where it is, and leaves room for the others.
+    let begin = now_ms() + 2_000;
+    let more: Vec<Value> =
+        (0..2_000).map(|_| task(&silent, begin)).chain((0..200).map(|number| task(&healthy, begin + number * 10))).collect();
+    node.api().submit_all(&more).await;
+    consumer.wait_count(usize::try_from(HEALTHY).unwrap() + 200, Duration::from_secs(20)).await;
+    let stays = "select count(*) from task where punctual_time(id) < clock_timestamp()";
+    let count = cluster.count(stays).await;
+    assert!(count >= 1_500, "{count} of 2,000 tasks of the parked topic stay in their table");
+}
+
+/// For longer than the publish deadline: its records come to nothing again and again, and no other topic's are touched.
+async fn comes_to_its_deadline(own: &OwnStack) {
+    let cluster = Cluster::at(&own.stack, "deadline", Wishes::default()).await;
+    let node = cluster.node_with(&["--publish-deadline", "3s"]).await;
+    let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
+    cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
+    let (of_silent, of_healthy) = (cluster.consumer(&silent), cluster.consumer(&healthy));
+    let begin = now_ms() + 3_000;
+    let task = |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload_text": due_at.to_string() });
+    let waiting: Vec<Value> = (0..50).map(|number| task(&silent, begin + number)).collect();
+    let steady: Vec<Value> = (0..1_200).map(|number| task(&healthy, begin + number * 10)).collect();
+    let ledger = Ledger::default();
+    for tasks in [&waiting, &steady] {
+        ledger.accept_all(&node.api().submit_all(tasks).await, tasks);
+    }
+    of_healthy.wait_count(steady.len(), DEADLINE).await;
+    let was_deferred = async || node.api().metric("punctual_tasks_deferred_total").await >= 50.0;
+    eventually("those of the silent topic came to their deadline", DEADLINE, was_deferred).await;
+    // Between two probes, and while one is under way.
+    eventually("it is named as parked, and why", DEADLINE, async || {
+        let parked = node.api().cluster().await["parked_topics"].clone();
+        parked[0]["topic"] == silent.as_str() && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
+    })
+    .await;
+    assert!(node.log().contains("a record was not acknowledged"), "and so does the log");
+    cluster.alter_topic(&silent, &[("min.insync.replicas", "1")]).await;
+    of_silent
+        .wait_for("the silent ones arrive", DEADLINE, |records| ledger.has_arrived(&[records, &of_healthy.records()].concat()))
+        .await;
+    let findings = ledger.settle_up(&cluster, || [of_silent.records(), of_healthy.records()].concat(), DEADLINE).await;
+    assert_eq!((findings.published_count, findings.dead), (1_250, NONE.to_vec()));
+    // What was appended and not acknowledged may be there twice; what was acknowledged is not.
+    let of_others: Vec<Uuid> = of_healthy.records().iter().map(Record::task_id).collect();
+    assert!(findings.duplicates.iter().all(|id| !of_others.contains(id)), "{:?}", findings.duplicates);
+    let again = "select count(*) from execlog where state = 'deferred'";
+    assert!(cluster.count(again).await >= 50, "each has the line of an attempt that came to nothing");
 }
 
 const CROWD: usize = 60_000;

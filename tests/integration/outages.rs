@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::support::traffic::Plan;
 use crate::support::{Api, Cluster, Ledger, NONE, OwnStack, Traffic, Wishes, eventually, now_ms};
 
@@ -42,7 +44,7 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     let topic = cluster.topic(&format!("{service}-{outage:?}")).await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic, tasks_per_second: 150, ahead: 0..4000 }, &ledger, nodes);
+    let traffic = Traffic::start(Plan { topic: topic.clone(), tasks_per_second: 150, ahead: 0..4000 }, &ledger, nodes);
     consumer.wait_count(150, DEADLINE).await;
     match outage {
         Outage::Stopped => own.stop(service).await,
@@ -55,6 +57,14 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
         eventually("tasks arrive without etcd", DEADLINE, async || arrived(gone_at + 5000)).await;
     } else {
         eventually("nodes notice", READY_DEADLINE, async || !nodes[0].is_ready().await).await;
+        let missing = format!("punctual_missing{{what=\"{service}\"}}");
+        eventually("its metrics say what is missing", READY_DEADLINE, async || {
+            nodes[0].metric(&missing).await == 1.0 && nodes[0].metric("punctual_ready").await == 0.0
+        })
+        .await;
+    }
+    if service == "kafka" {
+        submit_without_kafka(cluster, &nodes[0], &topic, &ledger).await;
     }
     own.start_again(service).await;
     let back_at = now_ms();
@@ -67,6 +77,21 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     check(cluster, &ledger, &consumer, service).await;
 }
 
+/// An outage of Kafka refuses no submit, for a topic that the node has looked up before; and what is due meanwhile stays where it is.
+async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger: &Ledger) {
+    assert_eq!(node.metric("punctual_kafka_contact").await, 0.0);
+    for delay in [0, 1000] {
+        let text = format!("in the outage, {delay}");
+        let task = node.submit(&json!({ "topic": topic, "delay": delay, "payload_text": text })).await;
+        assert_eq!(task.state, "scheduled", "nothing is claimed");
+        ledger.accept(&task, Some(text.as_bytes()));
+    }
+    let unknown = json!({ "topic": format!("{topic}.never-heard-of"), "delay": 0, "payload_text": "x" });
+    assert_eq!(node.post("/v1/tasks", unknown.to_string()).await.status, 503, "only Kafka can say whether it exists");
+    let overdue = "select count(*) from task where punctual_time(id) < clock_timestamp() - interval '1 s'";
+    eventually("what is due waits in its table", DEADLINE, async || cluster.count(overdue).await >= 150).await;
+}
+
 /// While nobody writes to etcd, a node goes on seeing the members, for longer than a session lives: one that waits for its Postgres writes nothing itself.
 async fn see_members_in_silence(cluster: &Cluster) {
     let stack = &cluster.stack;
@@ -74,11 +99,8 @@ async fn see_members_in_silence(cluster: &Cluster) {
     let arguments = ["--database-url", nowhere, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
     let mut node = cluster.spawn_bare(&arguments);
     node.wait_listening().await;
-    let metric = async |name: &str| {
-        let text = node.metrics().await;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::to_owned).expect("the metric is there")
-    };
-    eventually("it sees the members", DEADLINE, async || metric("punctual_etcd_watch_up").await == "1").await;
+    let metric = async |name: &str| node.api().metric(name).await;
+    eventually("it sees the members", DEADLINE, async || metric("punctual_etcd_watch_up").await == 1.0).await;
     let (mut failures, mut since) = (metric("punctual_etcd_failures_total").await, now_ms());
     // A disk that stands still may cost a view or two. One that is lost for want of news is lost each 1.6 s.
     eventually("the members are seen for 4 s on end", DEADLINE, async || {

@@ -48,6 +48,7 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     findings.dead.sort_unstable();
     assert_eq!(findings.dead, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
     assert_eq!(cluster.count("select count(*) from dead_letter where reason <> ''").await, 20);
+    assert_eq!(node.api().metric("punctual_tasks_dead_total").await, 20.0);
     let dead = node.api().task(doomed[0].id).await;
     assert_eq!(dead.state, "dead");
     assert!(dead.shown["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{}", dead.shown);
@@ -102,6 +103,8 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
         parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["is_gone"] == is_gone)
     };
     eventually("it is named as parked", RETURN_DEADLINE, async || is_parked(false).await).await;
+    eventually("it is counted as parked", RETURN_DEADLINE, async || node.api().metric("punctual_parked_topics").await == 1.0)
+        .await;
     eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
         .await;
     assert!(is_parked(true).await, "it is named as gone");

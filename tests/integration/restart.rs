@@ -129,5 +129,5 @@ async fn without_etcd_a_second_node_does_not_start_beside_a_living_one() {
     .await;
     let log = second.log();
     assert!(log.contains("etcd") || log.contains("another node"), "it says why: {log}");
-    assert!(first.api().is_ready().await);
+    eventually("the node is ready", DEADLINE, async || first.api().is_ready().await).await;
 }

@@ -277,7 +277,7 @@ async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
         lost.parse::<u64>().unwrap() > 0
     })
     .await;
-    assert!(api.is_ready().await);
+    eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
     // Read again, it says so.
     let told = async {
         loop {

@@ -120,6 +120,7 @@ fn cancelled_many() -> Value {
         "more": boolean("There may be more: repeat the request."),
         "dry_run": boolean("Nothing was done."),
         "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
+        "cursor": described("Cursor", "Where there is more: the next request may go on there."),
     });
     object("Many tasks that were cancelled.", &["cancelled", "more", "dry_run"], &properties)
 }
@@ -235,8 +236,12 @@ fn parked_topic() -> Value {
         "topic": reference("TopicName"),
         "is_gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
         "parked_ms": count("For how long it has taken none, in ms; probes do not end it."),
+        "reason": {
+            "type": ["string", "null"],
+            "description": "Why the last record that failed did, in the words of Kafka or its client; null while records only wait.",
+        },
     });
-    object("A topic that takes no records.", &["topic", "is_gone", "parked_ms"], &properties)
+    object("A topic that takes no records.", &["topic", "is_gone", "parked_ms", "reason"], &properties)
 }
 
 fn backlog() -> Value {

@@ -17,6 +17,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("NewNamedTask", new_named_task()),
         ("NewBatch", new_batch()),
         ("Range", range()),
+        ("RangeToCancel", range_to_cancel()),
         ("Limit", limit()),
         ("Cursor", cursor()),
     ]
@@ -162,6 +163,13 @@ fn range() -> Value {
         },
         "additionalProperties": false,
     })
+}
+
+fn range_to_cancel() -> Value {
+    let mut schema = range();
+    schema["properties"]["cursor"] =
+        described("Cursor", "Where an earlier call for the same topic and times has ended: it said so.");
+    schema
 }
 
 fn limit() -> Value {

@@ -89,7 +89,7 @@ async fn a_count_of_which_an_answer_was_lost_is_not_exact() {
 async fn nothing_was_done_is_not_said_of_a_bulk_that_may_have_done_something() {
     let more = r#"{"cancelled":10000,"more":true,"dry_run":false}"#;
     let stuck = r#"{"cancelled":0,"more":true,"dry_run":false}"#;
-    let moved = r#"{"cancelled":0,"more":true,"dry_run":false,"searched_to":"2030-01-01T00:00:00.000Z"}"#;
+    let moved = r#"{"cancelled":0,"more":true,"dry_run":false,"cursor":"c1"}"#;
     let counted = Scripted::start([(200, more), (200, stuck)]).await;
     let doubted = Scripted::start([(200, moved), (502, ""), (200, moved)]).await;
     for server in [counted, doubted] {

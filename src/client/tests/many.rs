@@ -105,15 +105,16 @@ async fn a_dry_run_asks_once_and_says_when_there_is_more() {
 #[tokio::test]
 async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
     let server = Scripted::start([
-        (200, r#"{"cancelled":0,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z"}"#),
+        (200, r#"{"cancelled":0,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z","cursor":"c1"}"#),
+        (200, r#"{"cancelled":10000,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z","cursor":"c2"}"#),
         (200, r#"{"cancelled":3,"more":false,"dry_run":true}"#),
     ])
     .await;
     let range = Range { due_from: Some("7".to_owned()), due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
-    assert_eq!(said, "about 3 tasks would be cancelled; nothing was done");
-    let expected = [r#"7"#, r#""2030-01-01T00:00:00.000Z""#]
-        .map(|from| format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":{from},"dry_run":true}}"#));
+    assert_eq!(said, "10,003 tasks would be cancelled; nothing was done");
+    let expected = ["", r#","cursor":"c1""#, r#","cursor":"c2""#]
+        .map(|cursor| format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":7,"dry_run":true{cursor}}}"#));
     assert_eq!(server.asked(), expected);
 }
 

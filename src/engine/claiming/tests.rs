@@ -161,7 +161,7 @@ fn rows_that_nobody_has_named_hold_up_no_sweep() {
     for _ in 0..2_000 {
         let Some(claim) = claiming.next_of_strips() else { break };
         if claim.range.contains(strange[0]) {
-            assert_eq!(claiming.was_poisoned(&claim), Poison::Narrowed);
+            assert_eq!(claiming.was_poisoned(&claim, lowest(&table, claim.range)), Poison::Narrowed);
         } else {
             claiming.took(&claim, &taken(0));
         }
@@ -400,11 +400,12 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
     let poison = id(1_100, 5);
     let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).collect();
     claiming.sweep(at(0), at(20_000), Scope::Others);
-    let mut found = None;
-    for _ in 0..1_000 {
-        let Some(claim) = claiming.next_of_strips() else { break };
+    let (mut found, mut failed_count) = (None, 0);
+    while let Some(claim) = claiming.next_of_strips() {
         if claim.range.contains(poison) {
-            if let Poison::Row(row) = claiming.was_poisoned(&claim) {
+            failed_count += 1;
+            let first = lowest(&table, claim.range).map_or(poison, |first| first.min(poison));
+            if let Poison::Row(row) = claiming.was_poisoned(&claim, Some(first)) {
                 found = Some(row);
             }
         } else {
@@ -413,6 +414,37 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
     }
     assert_eq!(found, Some(poison));
     assert!(table.is_empty(), "the rest of the shard is claimed: {} are left", table.len());
+    assert!(
+        failed_count <= 40,
+        "{failed_count} claims failed: a range shrinks by 16 at a time, and does not grow before it is passed"
+    );
+}
+
+#[test]
+fn a_range_that_cannot_be_read_makes_no_rows_of_ids_and_ends_no_sweep() {
+    let mut claiming = Claiming::new(SETTINGS, &SHARDS);
+    // A damaged page of the index: all that it was to hold fails, whether or not there is a row.
+    let damaged = IdRange { from: id(1_100, 5), to: id(1_300, 9) };
+    let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).filter(|id| !damaged.contains(*id)).collect();
+    claiming.sweep(at(0), at(20_000), Scope::Others);
+    let mut failed_count = 0;
+    while let Some(claim) = claiming.next_of_strips() {
+        if claim.range.from < damaged.to && damaged.from < claim.range.to {
+            failed_count += 1;
+            let first = lowest(&table, claim.range).filter(|first| *first < damaged.from);
+            assert!(!matches!(claiming.was_poisoned(&claim, first), Poison::Row(_)));
+        } else {
+            carry_out(&mut claiming, &claim, &mut table);
+        }
+        assert!(failed_count < 2_000, "it does not come to an end");
+    }
+    let last_before = id(1_100, 5);
+    assert!(table.iter().all(|id| *id > last_before), "what can be read before it is claimed");
+}
+
+/// What Postgres says is the first in a range.
+fn lowest(table: &BTreeSet<Uuid>, range: IdRange) -> Option<Uuid> {
+    table.range(range.from..range.to).next().copied()
 }
 
 #[test]

@@ -15,8 +15,8 @@ use crate::node::holdings::{Held, Holdings, Noted};
 use crate::node::mailbox::Mailbox;
 use crate::node::metrics::Metrics;
 
-/// A dead letter is told of so often, however many there are.
-const SAY_DEAD_EVERY: Duration = Duration::from_secs(60);
+/// A dead letter is told of so often, however many there are; and so is an attempt that came to nothing.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 /// Of a topic that is given up on.
 const TOPIC_GONE: &str = "the topic does not exist";
 
@@ -41,6 +41,7 @@ pub struct Reports {
     /// How many topics are given up on; mostly none.
     gone_count: AtomicUsize,
     dead_said: Mutex<Seldom>,
+    deferred_said: Mutex<Seldom>,
 }
 
 impl Reports {
@@ -56,7 +57,8 @@ impl Reports {
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
             gone_count: AtomicUsize::new(0),
-            dead_said: Mutex::new(Seldom::new(SAY_DEAD_EVERY)),
+            dead_said: Mutex::new(Seldom::new(SAY_EVERY)),
+            deferred_said: Mutex::new(Seldom::new(SAY_EVERY)),
         }
     }
 
@@ -113,13 +115,28 @@ impl Reports {
             Remedy::GiveUp => self.dead(&held, place, &failed.reason.to_string()),
             Remedy::Defer => {
                 if !circumstances.is_given_up {
-                    if failed.failure == Failure::Unavailable {
-                        self.holdings.topics().refused(held.topic_of(place), clock::monotonic());
-                    }
+                    self.blame(&held, place, failed);
                     self.metrics.deferred.inc();
                 }
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
             }
+        }
+    }
+
+    /// A record was not acknowledged: why is in the log, and can be asked of its topic while that is parked.
+    fn blame(&self, held: &Held, place: usize, failed: Failed) {
+        let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
+        let reason = failed.reason.to_string();
+        let mut topics = self.holdings.topics();
+        if failed.failure == Failure::Unavailable {
+            topics.refused(topic, now);
+        }
+        topics.failed(topic, &reason);
+        drop(topics);
+        if self.deferred_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
+            tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
+        } else {
+            tracing::debug!(task = %id, %topic, reason, "not acknowledged");
         }
     }
 

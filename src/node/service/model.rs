@@ -267,6 +267,7 @@ impl Model {
                 topic: TopicName::stored("away"),
                 is_gone: false,
                 parked_for: Duration::from_secs(12),
+                reason: Some("Broker: Not enough in-sync replicas".to_owned()),
             }],
             missing: self.missing(),
         }

@@ -136,6 +136,8 @@ pub struct Bulk {
     pub due_to: Option<Timestamp>,
     /// Only say what would be done.
     pub is_dry_run: bool,
+    /// Where an earlier call has ended.
+    pub from: Option<Cursor>,
 }
 
 impl Bulk {
@@ -153,8 +155,8 @@ pub struct BulkDone {
     pub task_count: u64,
     /// True when others are left, or may be: then the call is to be repeated.
     pub has_more: bool,
-    /// The call ended early: all that is due before was looked at, and a repeated call may begin there.
-    pub searched_to: Option<Timestamp>,
+    /// Where there is more: up to here all was looked at, and the next call may begin there.
+    pub searched_to: Option<Cursor>,
 }
 
 /// The cluster as this node sees it.
@@ -185,6 +187,8 @@ pub struct ParkedTopic {
     pub is_gone: bool,
     /// Probes do not end it, only an acknowledgement does.
     pub parked_for: Duration,
+    /// Kafka's or its client's reason why the last record that failed did. Nothing: none has failed yet, they wait.
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
