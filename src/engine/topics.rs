@@ -28,6 +28,10 @@ pub struct Settings {
     pub bytes_max: usize,
 }
 
+/// A topic that is given up on is known to be so for at least so long: longer than the pause before any attempt (60 s), or a task that was put off would never
+/// meet it.
+const REMEMBERED_MIN: Duration = Duration::from_secs(120);
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Healthy,
@@ -242,7 +246,7 @@ impl Topics {
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
                 State::Healthy => topic.refused_since.is_none(),
-                State::Probing { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max,
+                State::Probing { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN),
                 State::Parked { .. } => false,
             };
             topic.tasks > 0 || !is_forgotten
@@ -464,6 +468,20 @@ mod tests {
         assert_eq!(topics.turn(second(311), true, |_| false), []);
         assert!(topics.is_gone(&topic()), "a sweep brings its tasks only now");
         assert_eq!(topics.turn(second(611), true, |_| false), [Action::Look(topic())]);
+        assert!(!topics.is_gone(&topic()), "the table is bounded");
+    }
+
+    #[test]
+    fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
+        let mut topics = Topics::new(Settings { denial_max: Duration::from_secs(6), ..SETTINGS });
+        topics.refused(&topic(), second(0));
+        topics.turn(second(5), true, |_| false);
+        for n in [10, 15, 20] {
+            topics.looked(&topic(), Sight::Denied, second(n));
+        }
+        topics.turn(second(90), true, |_| false);
+        assert!(topics.is_gone(&topic()), "a task that was put off at 19 for 60 s meets it");
+        topics.turn(second(141), true, |_| false);
         assert!(!topics.is_gone(&topic()), "the table is bounded");
     }
 

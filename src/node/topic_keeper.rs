@@ -100,6 +100,8 @@ impl TopicKeeper {
     fn looked(&self, topic: &TopicName, sight: Sight) {
         let next = self.shared.holdings.topics().looked(topic, sight, clock::monotonic());
         if let Some(next) = next {
+            // Before the sweep: what it finds of a topic that is gone must not be handed over once more.
+            self.show();
             self.tell(&next);
         }
     }
