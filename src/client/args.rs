@@ -3,6 +3,7 @@
 mod manual;
 mod many;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -42,7 +43,7 @@ pub struct Node {
     #[arg(long)]
     pub json: bool,
     /// How long the call may take, in seconds. A node itself answers within 30.
-    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SECONDS", default_value_t = 35, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SECONDS", default_value_t = 35, value_parser = seconds(1..=3600))]
     pub timeout: u64,
 }
 
@@ -84,7 +85,7 @@ pub struct Submit {
     /// How long to ask again, in seconds, with growing pauses, while the node is away or busy. 0: ask once. [default: 0; with FILE: 300]
     ///
     /// A task without a name is asked for again only when it was certainly not stored.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(0..=604_800))]
     pub retry_for: Option<u64>,
     #[command(flatten)]
     pub lines: Lines,
@@ -220,5 +221,12 @@ fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + 
     move |text| {
         let count = text.parse().ok().filter(|count| (1..=max).contains(count));
         count.ok_or_else(|| format!("a whole number from 1 to {max}"))
+    }
+}
+
+fn seconds(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let count = text.parse().ok().filter(|count| range.contains(count));
+        count.ok_or_else(|| format!("a whole number of seconds from {} to {}, without a unit", range.start(), range.end()))
     }
 }

@@ -7,7 +7,7 @@ use super::host::Host;
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
 use crate::domain::ShardCount;
-use crate::domain::cluster::LEAVES_MAX;
+use crate::domain::cluster::{LEAVES_MAX, is_leaf};
 
 /// What a migration is told. `None`: keep what is stored, or take the default when nothing is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +34,9 @@ pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSet
         horizon: span(HORIZON, args.cluster.horizon.as_deref(), &mut reader),
         window: span(WINDOW, args.cluster.window.as_deref(), &mut reader),
     };
+    if settings.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
+        reader.problem(LEAF.flag, "a leaf is whole seconds, and divides a day: 1m, 15m, 1h");
+    }
     // With one of the two only, the stored value or the default of the other decides: that is checked where it is known.
     if let (Some(leaf), Some(horizon)) = (settings.leaf, settings.horizon)
         && reader.took(LEAF.flag)

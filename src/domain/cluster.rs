@@ -75,7 +75,7 @@ impl ClusterSettings {
 
     fn find_problems(&self, problems: &mut Vec<ClusterSettingsError>) {
         let Self { leaf, horizon, window, .. } = *self;
-        let is_leaf = leaf >= LEAF_MIN && leaf <= DAY && leaf.subsec_nanos() == 0 && DAY.as_secs().is_multiple_of(leaf.as_secs());
+        let is_leaf = is_leaf(leaf);
         if !is_leaf {
             problems.push(ClusterSettingsError::Leaf(leaf));
         }
@@ -91,6 +91,11 @@ impl ClusterSettings {
             problems.push(ClusterSettingsError::HorizonTooNear { horizon, horizon_min });
         }
     }
+}
+
+/// Whether a leaf can be so wide: 1 s to 1 day, in whole seconds, and it divides a day.
+pub fn is_leaf(width: Duration) -> bool {
+    width >= LEAF_MIN && width <= DAY && width.subsec_nanos() == 0 && DAY.as_secs().is_multiple_of(width.as_secs())
 }
 
 #[cfg(test)]

@@ -109,9 +109,7 @@ impl Listing {
             }
         }
     }
-}
 
-impl Listing {
     /// Of the shards, which are in order, those from this one on.
     fn shards_from(&self, first: Shard) -> &[i16] {
         let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());

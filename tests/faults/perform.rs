@@ -58,8 +58,8 @@ pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&
     spans
 }
 
-/// A broker takes a topic's settings up a moment after the controller has said yes.
-const TAKEN_UP_MS: i64 = 1000;
+/// A broker takes a topic's settings up a moment after the controller has said yes; on a machine that stands still meanwhile, a long one.
+const TAKEN_UP_MS: i64 = 2000;
 
 async fn carry_out(field: &Field, operation: &Operation) {
     let (node, lasts) = (operation.node, i64::try_from(operation.lasts).unwrap());

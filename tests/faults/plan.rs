@@ -218,7 +218,8 @@ impl Operation {
 
     fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
-        let longest = if is_roomy { longest * 2 } else { longest };
+        // A full disk must stay shorter than the session's TTL.
+        let longest = if is_roomy && kind != Kind::DiskFull { longest * 2 } else { longest };
         let lasts = chance.random_range(shortest..=longest);
         let node = match kind {
             Kind::ClockStep => CLOCK_NODE,

@@ -51,6 +51,10 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     let output = run(&["migrate", "--database-url", "postgres://x", "--shards", "63", "--leaf", "1s", "--horizon", "1d"]).await;
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("--shards") && errors(&output).contains("--horizon"), "{}", errors(&output));
+    let output = run(&["migrate", "--database-url", "postgres://x", "--leaf", "7s"]).await;
+    assert!(output.status.code() == Some(2) && errors(&output).contains("--leaf"), "{}", errors(&output));
+    let output = run(&["show", "--timeout", "2s", "x"]).await;
+    assert!(output.status.code() == Some(2) && errors(&output).contains("without a unit"), "{}", errors(&output));
     let unknown = run(&["serve", "--no-such-flag"]).await;
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
 }
