@@ -27,6 +27,8 @@ use crate::support::{self, Stack, eventually};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A canceller waits 200 ms for a lock.
 const STAGED_WITHIN: Duration = Duration::from_millis(150);
+/// Of sessions that wait for a lock for a second.
+const STAGED_WITHIN_A_SECOND: Duration = Duration::from_millis(900);
 const STAGINGS_MAX: usize = 20;
 
 const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
@@ -100,10 +102,14 @@ impl Stage {
 
     /// Has the holder go on when so many wait for a lock; false when that took longer than they wait, so that nothing can be said.
     async fn release(&mut self, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
+        self.release_within(STAGED_WITHIN, count, holder, statement).await
+    }
+
+    async fn release_within(&mut self, limit: Duration, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
         let began_at = Instant::now();
-        let is_blocked = look_for(STAGED_WITHIN, async || (self.number(BLOCKED).await == count).then_some(())).await.is_some();
+        let is_blocked = look_for(limit, async || (self.number(BLOCKED).await == count).then_some(())).await.is_some();
         run(holder, statement).await;
-        is_blocked && began_at.elapsed() < STAGED_WITHIN
+        is_blocked && began_at.elapsed() < limit
     }
 
     async fn wait_detaching(&mut self) {

@@ -23,7 +23,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use crate::support::{self, Stack, eventually};
+use crate::support::{self, Stack, eventually, eventually_some};
 
 mod mover;
 

@@ -7,7 +7,7 @@ use punctual::postgres::replace::{Replacement, Replaces};
 use punctual::postgres::submit_named::{Group, NamedSubmits};
 use punctual::postgres::{Error, Settings};
 
-use super::{DEADLOCK, LOCK_TIMEOUT, PATIENCE, Stage, in_background, run};
+use super::{DEADLOCK, LOCK_TIMEOUT, PATIENCE, STAGED_WITHIN_A_SECOND, Stage, in_background, run, staged};
 
 fn task(name: &str, due_at: Timestamp) -> NewTask {
     let topic = TopicName::new("orders").unwrap();
@@ -38,28 +38,35 @@ fn in_one_statement(task: &NewTask) -> String {
 #[tokio::test]
 async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
     for (has_rule, live) in [(true, 1), (false, 2)] {
-        let mut stage = Stage::new().await;
-        let due_at = stage.now().await.plus(Duration::from_secs(600));
-        assert_eq!(store(&stage.settings, &[task("n", due_at)]).await.unwrap(), 1);
-        let mut holder = stage.another().await;
-        run(&mut holder, "begin; select from task_name for update").await;
-        let news = [task("n", due_at), task("n", due_at)];
-        if has_rule {
-            let replaces = Replaces::new(&stage.settings, PATIENCE, 2);
-            let (one, other, ()) =
-                tokio::join!(replaces.replace(&news[0], false, None), replaces.replace(&news[1], false, None), async {
-                    stage.wait_blocked(2).await;
-                    run(&mut holder, "commit").await;
-                });
-            assert_eq!((one.unwrap(), other.unwrap()), (Replacement::Replaced, Replacement::Replaced));
-        } else {
-            let one = in_background(stage.another().await, in_one_statement(&news[0]));
-            let other = in_background(stage.another().await, in_one_statement(&news[1]));
-            stage.wait_blocked(2).await;
-            run(&mut holder, "commit").await;
-            assert_eq!((one.await.unwrap().unwrap(), other.await.unwrap().unwrap()), (1, 1));
-        }
-        assert_eq!(stage.number("select count(*) from task where name = 'n'").await, live);
+        let found = staged(async || {
+            let mut stage = Stage::new().await;
+            let due_at = stage.now().await.plus(Duration::from_secs(600));
+            assert_eq!(store(&stage.settings, &[task("n", due_at)]).await.unwrap(), 1);
+            let mut holder = stage.another().await;
+            run(&mut holder, "begin; select from task_name for update").await;
+            let news = [task("n", due_at), task("n", due_at)];
+            if has_rule {
+                let replaces = Replaces::new(&stage.settings, PATIENCE, 2);
+                let (one, other, is_staged) = tokio::join!(
+                    replaces.replace(&news[0], false, None),
+                    replaces.replace(&news[1], false, None),
+                    stage.release_within(STAGED_WITHIN_A_SECOND, 2, &mut holder, "commit")
+                );
+                if !is_staged {
+                    return None;
+                }
+                assert_eq!((one.unwrap(), other.unwrap()), (Replacement::Replaced, Replacement::Replaced));
+            } else {
+                let one = in_background(stage.another().await, in_one_statement(&news[0]));
+                let other = in_background(stage.another().await, in_one_statement(&news[1]));
+                stage.wait_blocked(2).await;
+                run(&mut holder, "commit").await;
+                assert_eq!((one.await.unwrap().unwrap(), other.await.unwrap().unwrap()), (1, 1));
+            }
+            Some(stage.number("select count(*) from task where name = 'n'").await)
+        })
+        .await;
+        assert_eq!(found, live);
     }
 }
 
@@ -67,19 +74,23 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
 #[tokio::test]
 async fn groups_that_take_names_in_different_orders_deadlock() {
     for (has_rule, second) in [(true, ["a", "m", "z"]), (false, ["z", "m", "a"])] {
-        let mut stage = Stage::new().await;
-        let due_at = stage.now().await.plus(Duration::from_secs(600));
-        let id = task("m", due_at).id;
-        let mut holder = stage.another().await;
-        run(&mut holder, &format!("begin; insert into task_name values ('orders', 'm', '{id}', '{id}', now())")).await;
-        let groups = [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
-        let (settings, [first, second]) = (stage.settings.clone(), groups);
-        let (one, other, ()) = tokio::join!(store(&settings, &first), store(&settings, &second), async {
-            // Both have what they could get.
-            stage.wait_blocked(2).await;
-            run(&mut holder, "rollback").await;
-        });
-        let failures: Vec<Error> = [one, other].into_iter().filter_map(Result::err).collect();
+        let failures: Vec<Error> = staged(async || {
+            let mut stage = Stage::new().await;
+            let due_at = stage.now().await.plus(Duration::from_secs(600));
+            let id = task("m", due_at).id;
+            let mut holder = stage.another().await;
+            run(&mut holder, &format!("begin; insert into task_name values ('orders', 'm', '{id}', '{id}', now())")).await;
+            let groups = [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
+            let (settings, [first, second]) = (stage.settings.clone(), groups);
+            // Let go when both have what they could get.
+            let (one, other, is_staged) = tokio::join!(
+                store(&settings, &first),
+                store(&settings, &second),
+                stage.release_within(STAGED_WITHIN_A_SECOND, 2, &mut holder, "rollback")
+            );
+            is_staged.then(|| [one, other].into_iter().filter_map(Result::err).collect())
+        })
+        .await;
         // Whether Postgres finds the circle or the lock's deadline comes first: one of them gives way, and repeats its group.
         match has_rule {
             true => assert!(failures.is_empty(), "{failures:?}"),

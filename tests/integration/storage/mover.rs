@@ -77,8 +77,14 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
         )
         .await;
     let mut mover = Mover::new(&database.settings);
-    let error = mover.round(range).await.unwrap_err();
+    // A round may end early, as above.
+    let error = eventually_some("a round says why", Duration::from_secs(60), async || mover.round(range).await.err()).await;
     assert!(punctual::shutdown::chain(&error).contains("no room"), "{error:?}");
     database.run("drop trigger full_disk on task").await;
-    assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 40, stuck_count: 0 });
+    let mut moved_count = 0;
+    eventually("all are moved", Duration::from_secs(60), async || {
+        moved_count += mover.round(range).await.unwrap().task_count;
+        moved_count == 40
+    })
+    .await;
 }
