@@ -24,7 +24,7 @@ use crate::node::service::{Bulk, BulkDone};
 const FIELDS: [&str; 4] = ["topic", "due_from", "due_to", "dry_run"];
 const FIELDS_OF_CANCEL: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
-/// Reads which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
+/// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
 fn bulk_of([topic, due_from, due_to, dry_run]: [Option<&RawValue>; 4]) -> Result<Bulk, Problem> {
     let Some(topic) = topic else {
         return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
@@ -53,11 +53,11 @@ async fn read_bulk(
     shared: &Shared,
     request: Request<Body>,
     deadline: Deadline,
-    bulk_of: impl Fn(&str) -> Result<Bulk, Problem>,
+    read: impl Fn(&str) -> Result<Bulk, Problem>,
 ) -> Result<Bulk, Problem> {
     query::refuse(request.uri())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
-    bulk_of(body::text_of(&bytes)?)
+    read(body::text_of(&bytes)?)
 }
 
 /// A call whose answer was lost. A dry run has changed nothing in any case.
