@@ -15,6 +15,8 @@ use crate::Failure;
 pub const WRITE_BACK: &str = "write-back";
 /// The setting of a report under which [`commit`] is told.
 pub const COMMIT: &str = "commit";
+/// The broker, in the usage of a report.
+pub const KAFKA: &str = "kafka";
 
 pub struct Servers {
     database_url: String,
@@ -54,7 +56,7 @@ impl Servers {
             etcd: setting("PUNCTUAL_ETCD")?,
             folder: setting("PUNCTUAL_BENCH_FOLDER")?.into(),
             programs,
-            pids: vec![("postgres", pid("postgres")?), ("kafka", pid("kafka")?)],
+            pids: vec![("postgres", pid("postgres")?), (KAFKA, pid("kafka")?)],
         })
     }
 
