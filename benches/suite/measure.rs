@@ -23,7 +23,7 @@ use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
 use crate::results::Results;
-use crate::servers::{COMMIT, KAFKA, Place, Servers, WRITE_BACK, commit, write_back};
+use crate::servers::{COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back};
 use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
@@ -61,6 +61,7 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
                 .map_err(|failure| format!("{}, {}: {failure}", cell.name, who.label()))?;
             report.settings.insert(WRITE_BACK.to_owned(), write_back());
             report.settings.insert(COMMIT.to_owned(), commit.clone());
+            report.settings.insert(MACHINE.to_owned(), machine());
             results.store(cell.name, *who, &report)?;
             println!("   {}: {} ({:.0} s)", who.label(), short(&report), started_at.elapsed().as_secs_f64());
         }

@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
-use crate::servers::{COMMIT, Servers, WRITE_BACK, said};
+use crate::servers::{COMMIT, MACHINE, Servers, WRITE_BACK, said};
 
 /// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is not the floor: 7 to 11, a quarter more or less.
 const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
@@ -89,9 +89,9 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
     text.push_str(&line(
         "measured",
-        "when and at which commit stands in each section; what this run did not get to is as an earlier one left it, perhaps on another machine",
+        "when, at which commit and on which machine stands in each section; what this run did not get to is as an earlier one left it",
     ));
-    text.push_str(&line("machine", &machine()));
+    text.push_str(&line("on the machine", "everything: Postgres, Kafka, etcd, nodes, load, consumer"));
     text.push_str(&line("Postgres", &format!("{}; {}", servers.version().await?, servers.settings().await?)));
     text.push_str(&line("Kafka", "4.3.1, one broker (KRaft), default flush; topics with LogAppendTime"));
     text.push_str(&line("producers", "acks=all, idempotent, linger 0.5 ms, no compression: all three the same"));
@@ -103,17 +103,6 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     text.push_str(&line("warm-up", &warm_up));
     text.push('\n');
     Ok(text)
-}
-
-fn machine() -> String {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("unknown", |(_, name)| name.trim());
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    let gib = kib.unwrap_or_default() / 1_048_576.0;
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!("{cores} cores of {model}, {gib:.0} GiB; everything on it: Postgres, Kafka, etcd, nodes, load, consumer")
 }
 
 /// Whether the opponents were what they should be, in this run, or in the short one where this one did not get to them.
@@ -155,7 +144,9 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     let begun_at: Option<String> =
         rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).filter(|at: &String| !at.is_empty()).min();
     let commits = settings(&rows, COMMIT).map(|commits| format!(", at {commits}")).unwrap_or_default();
-    let begun_at = begun_at.map(|at| format!(" Measured from {} UTC on{commits}.", at.replace('T', " "))).unwrap_or_default();
+    let machines = settings(&rows, MACHINE).map(|machines| format!(", on {machines}")).unwrap_or_default();
+    let begun_at =
+        begun_at.map(|at| format!(" Measured from {} UTC on{commits}{machines}.", at.replace('T', " "))).unwrap_or_default();
     let write_back = settings(&rows, WRITE_BACK).map(|ways| format!(" The kernel's write-back: {ways}.")).unwrap_or_default();
     writeln!(text, "Asked for: {}.{begun_at}{write_back}\n", cell.goal)?;
     text.push_str(&table(cell, &rows));

@@ -15,6 +15,8 @@ use crate::Failure;
 pub const WRITE_BACK: &str = "write-back";
 /// The setting of a report under which [`commit`] is told.
 pub const COMMIT: &str = "commit";
+/// The setting of a report under which [`machine`] is told.
+pub const MACHINE: &str = "machine";
 /// The broker, in the usage of a report.
 pub const KAFKA: &str = "kafka";
 
@@ -151,6 +153,18 @@ pub fn write_back() -> String {
 pub fn commit() -> String {
     let is_changed = !said("git", &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"]).is_empty();
     format!("{}{}", said("git", &["rev-parse", "--short", "HEAD"]), if is_changed { " with changes" } else { "" })
+}
+
+/// What the servers, and all that is measured, run on.
+pub fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("unknown", |(_, name)| name.trim());
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let gib = kib.unwrap_or_default() / 1_048_576.0;
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!("{cores} cores of {model}, {gib:.0} GiB")
 }
 
 /// What a program prints, in a line.
