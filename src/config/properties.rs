@@ -38,30 +38,32 @@ pub(super) struct Sources<'a> {
 
 /// All properties. A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
 pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
-    let flags = sources.flags.iter().map(|pair| (FLAG, pair.expose()));
-    let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, pair));
-    let lines = sources.file.iter().flat_map(|file| file.expose().lines()).map(|pair| (FILE_FLAG, pair));
+    let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
+    let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, None, pair));
+    let lines = sources.file.iter().flat_map(|file| (1_usize..).zip(file.expose().lines()));
+    let lines = lines.filter(|(_, line)| !is_silent(line)).map(|(number, line)| (FILE_FLAG, Some(number), line));
     let mut properties: Vec<Property> = Vec::new();
-    for (flag, pair) in flags.chain(variable).chain(lines.filter(|(_, line)| !is_silent(line))) {
+    for (flag, line, pair) in flags.chain(variable).chain(lines) {
+        let subject = line.map_or_else(|| "a property".to_owned(), |number| format!("line {number}"));
         // The text is not repeated: it may be a password without its key.
         let Some((key, value)) = pair.split_once('=') else {
             reader.problem(
                 flag,
-                "one of the properties is not of the form key=value (a value with commas goes into a flag or the file)",
+                format!("{subject} is not of the form key=value (a value with commas goes into a flag or the file)"),
             );
             continue;
         };
         let key = key.trim();
         let is_from_list = flag == VARIABLE;
         if key.is_empty() {
-            reader.problem(flag, "a property has an empty key");
+            reader.problem(flag, format!("{subject} has an empty key"));
             continue;
         }
         match properties.iter().find(|known| known.name == key) {
             Some(known) if known.is_from_list && is_from_list => {
                 reader.problem(flag, "a property is given twice (a value with commas goes into a flag or the file)");
             }
-            Some(_) => reader.problem(flag, format!("`{key}` is given twice")),
+            Some(_) => reader.problem(flag, format!("{subject}: `{key}` is given twice")),
             None => properties.push(Property { name: key.to_owned(), value: Secret::from(value.trim()), is_from_list }),
         }
     }
@@ -116,8 +118,16 @@ mod tests {
 
     #[test]
     fn a_pair_without_an_equals_sign_is_a_problem_that_does_not_repeat_it() {
-        let (_, problems) = read_all(&["hunter2"], None, None);
-        assert_eq!(problems.len(), 1);
-        assert!(!problems[0].contains("hunter2"));
+        let (_, problems) = read_all(&["hunter2"], None, Some("# secret\na=1\nhunter2\n=2\na=3"));
+        let starts = [
+            "--kafka-property: a property is not",
+            "--kafka-properties-file: line 3 is not",
+            "--kafka-properties-file: line 4 has an empty key",
+            "--kafka-properties-file: line 5: `a` is given twice",
+        ];
+        assert_eq!(problems.len(), 4, "{problems:?}");
+        for (problem, start) in problems.iter().zip(starts) {
+            assert!(problem.starts_with(start) && !problem.contains("hunter2"), "{problem}");
+        }
     }
 }
