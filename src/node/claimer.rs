@@ -119,7 +119,7 @@ impl Claimer {
 
     /// Claims until the node drains.
     pub async fn run(mut self) -> Result<(), Failure> {
-        let (mut sweeps, mut nudges) = (self.shared.calls.sweep.subscribe(), self.shared.calls.nudge.subscribe());
+        let mut sweeps = self.shared.calls.sweep.subscribe();
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
         loop {
@@ -128,13 +128,9 @@ impl Claimer {
                     self.progress.end(self.index);
                     return Ok(());
                 }
-                changed = nudges.changed() => {
-                    changed?;
-                    if self.is_idle || !self.shared.holdings.has_room_on_insert() {
-                        // Each insert nudges now: of topics that take nothing, for which there is nothing to be done; or because there is no room, and claims
-                        // that follow at once would make batches as small as those that there is no room for.
-                        clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
-                    }
+                // Each insert nudges while a topic takes nothing, or there is no room: a turn for each of them would be as many claims as there are inserts.
+                () = self.shared.calls.late.arrival(), if self.index == 0 && self.now().is_some() => {
+                    clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
                 }
                 changed = sweeps.changed() => {
                     changed?;
@@ -197,7 +193,13 @@ impl Claimer {
         let others: Vec<Shard> = self.shared.cluster.shards.all().filter(is_others).collect();
         (self.mine, self.others) = (smallints(&mine), smallints(&others));
         self.claiming.restart(&mine, &others);
+        self.show();
         self.ask_for_sweeps();
+    }
+
+    /// The cluster's clock, while claims may be made.
+    fn now(&self) -> Option<Timestamp> {
+        self.shared.clock.now().filter(|_| self.shared.gate.may_claim())
     }
 
     fn ask_for_sweeps(&mut self) {
@@ -207,7 +209,12 @@ impl Claimer {
 
     /// One turn: the front as far as it is due, then a little of what was set aside.
     async fn turn(&mut self) -> Result<Next, Error> {
-        let Some(now) = self.shared.clock.now().filter(|_| self.shared.gate.may_claim()) else { return Ok(Next::Idle) };
+        let Some(now) = self.now() else { return Ok(Next::Idle) };
+        if self.index == 0 {
+            for ids in self.shared.calls.late.take() {
+                self.claiming.came_late(ids, now);
+            }
+        }
         if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
             // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
             self.claim_nothing(now).await?;
@@ -270,11 +277,6 @@ impl Claimer {
 
     /// Looks behind the front: own shards always; the first loop also looks after what is long overdue in the shards of others.
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
-        if self.index == 0 {
-            for ids in self.shared.calls.late.take() {
-                self.claiming.came_late(ids, now);
-            }
-        }
         self.show();
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
         let at = clock::monotonic();
@@ -300,7 +302,7 @@ impl Claimer {
         if self.far.strip_count() > 0 {
             return Ok(());
         }
-        if let Some(oldest) = self.claims.oldest(Source::Far, now).await? {
+        if let Some(oldest) = self.claims.oldest_far(now).await? {
             self.far.sweep(oldest, now.plus(OVERDUE_FOR_ALL), Scope::All);
         }
         Ok(())

@@ -30,14 +30,12 @@ pub struct Shared {
     pub calls: Calls,
 }
 
-/// What the claim loops are told. Counts, so that each loop sees each change.
+/// What the claim loops are told.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Look again now: something was inserted that is due soon.
-    pub nudge: watch::Sender<u64>,
-    /// A topic takes records again, or is given up on: look for what was left.
+    /// A topic takes records again, or is given up on: look for what was left. A count, so that each loop sees each change.
     pub sweep: watch::Sender<u64>,
-    /// Ids that this node inserted behind the front.
+    /// Look again now: ids that this node inserted behind the front, for the first loop.
     pub late: Mailbox<IdRange>,
     quarantine: Mutex<Vec<Uuid>>,
 }
@@ -89,7 +87,6 @@ impl Shared {
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
             // Who takes them leaves out what is due beyond the window.
             self.calls.late.put_or_join(ids, LATE_MAX, IdRange::joined);
-            self.calls.nudge.send_modify(|count| *count += 1);
         }
     }
 

@@ -135,13 +135,12 @@ impl Claims {
             .await
     }
 
-    /// The due time of the first task in `source` that is due before `before`.
-    pub async fn oldest(&mut self, source: Source, before: Timestamp) -> Result<Option<Timestamp>, Error> {
-        let text = format!("-- oldest\nselect id from {} where id < $1 order by id limit 1", source.table());
+    /// The due time of the first task in `task_far` that is due before `before`.
+    pub async fn oldest_far(&mut self, before: Timestamp) -> Result<Option<Timestamp>, Error> {
         let id = self
             .connection
-            .run("look for the oldest task", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(text)).bind(floor_of(before)).fetch_optional(connection).await
+            .run("look for the oldest far task", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OLDEST_FAR).bind(floor_of(before)).fetch_optional(connection).await
             })
             .await?;
         Ok(id.map(|id| TaskId::from_uuid(id).due_at()))
@@ -196,6 +195,9 @@ select lowest.id from unnest($1) as shards (shard) cross join lateral (
 order by lowest.id limit 1";
 const LOWEST_IN_FAR: &str = "-- lowest in far
 select id from task_far where shard = any($1) and id >= $2 and id < $3 order by id limit 1";
+
+const OLDEST_FAR: &str = "-- oldest far
+select id from task_far where id < $1 order by id limit 1";
 
 /// A claim makes and frees some megabytes of arrays. glibc's malloc gives what is freed back to the kernel, and each claim has it mapped and zeroed anew, page
 /// by page: a fifth of its CPU. Once a block of 4 MiB was freed, it keeps up to twice as much instead (mallopt(3), on the dynamic threshold); another malloc
