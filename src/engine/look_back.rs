@@ -1,8 +1,9 @@
 //! How far back unsettled batches go: no other look needs to go further.
 //!
-//! Under an old snapshot Postgres keeps an index entry for each batch that was ever settled, and a look at all of them may take longer than its deadline. So
+//! Under an old snapshot Postgres keeps an index entry for each batch that was ever settled, and a look at all of them may take longer than others can wait for. So
 //! it is found out in slices of time: one that gets no answer is tried again at half its width, one that does lets the next be twice as wide.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::domain::ids::floor_of;
@@ -35,6 +36,14 @@ struct Search {
     end: Timestamp,
 }
 
+/// Where to look.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slice {
+    pub ids: Range<BatchId>,
+    /// It is not made narrower, whatever it takes.
+    pub is_narrowest: bool,
+}
+
 impl Default for LookBack {
     fn default() -> Self {
         Self { from: None, oldest: None, begun_at: None, search: None, span: SPAN_MAX }
@@ -64,14 +73,15 @@ impl LookBack {
         self.search = Some(Search { next, end });
     }
 
-    /// Where to look for the oldest unsettled batch next: from the first id up to, not including, the second. Nothing: it is found out.
-    pub fn slice(&mut self) -> Option<(BatchId, BatchId)> {
+    /// Where to look for the oldest unsettled batch next. Nothing: it is found out.
+    pub fn slice(&mut self) -> Option<Slice> {
         let Search { next, end } = self.search?;
         if next >= end {
             self.found(BatchId::from_uuid(floor_of(end)), None);
             return None;
         }
-        Some((BatchId::from_uuid(floor_of(next)), BatchId::from_uuid(floor_of(self.slice_end(next, end)))))
+        let ids = BatchId::from_uuid(floor_of(next))..BatchId::from_uuid(floor_of(self.slice_end(next, end)));
+        Some(Slice { ids, is_narrowest: self.span <= SPAN_MIN })
     }
 
     fn slice_end(&self, next: Timestamp, end: Timestamp) -> Timestamp {
@@ -144,15 +154,15 @@ mod tests {
     /// Looks through all, where a slice wider than `span_max` gets no answer; how many slices had none, and how many had one.
     fn search(look_back: &mut LookBack, unsettled: Option<BatchId>, span_max: Duration) -> (u32, u32) {
         let (mut unanswered, mut answered) = (0, 0);
-        while let Some((from, to)) = look_back.slice() {
-            assert!(from < to);
-            let [low, high] = [from, to].map(|id| TaskId::from_uuid(id.uuid()).due_at());
-            if high.since(low) > span_max {
+        while let Some(Slice { ids, is_narrowest }) = look_back.slice() {
+            assert!(ids.start < ids.end);
+            let [low, high] = [ids.start, ids.end].map(|id| TaskId::from_uuid(id.uuid()).due_at());
+            if high.since(low) > span_max && !is_narrowest {
                 unanswered += 1;
                 look_back.was_too_wide();
             } else {
                 answered += 1;
-                look_back.answered(unsettled.filter(|batch| (from..to).contains(batch)));
+                look_back.answered(unsettled.filter(|batch| ids.contains(batch)));
             }
             assert!(unanswered + answered < 1_000);
         }

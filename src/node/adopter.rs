@@ -31,7 +31,7 @@ use crate::shutdown::{Failure, chain};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
 const RETRY: Duration = Duration::from_millis(200);
-/// A look back that takes longer goes on at the next turn.
+/// A look back that takes longer goes on at the next turn: a doubt is cleared meanwhile, and the dead are adopted.
 const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Adopter {
             let from = known.map_or(from, |known| known.min(from));
             // Its answer may be lost.
             self.own_floor.lower(from);
-            let adopted = self.adoptions.adopt(from, BATCHES_MAX).await?;
+            let adopted = self.adoptions.adopt(from).await?;
             if !adopted.is_empty() {
                 reach(Point::BatchAdopted);
                 adopted.iter().for_each(|batch| self.shared.holdings.adopted(*batch));
@@ -165,11 +165,20 @@ impl Adopter {
                 Err(error) => return tracing::warn!(error = chain(&error), "look for the oldest batch; it will be tried again"),
             }
         }
-        while let Some((from, to)) = self.past.slice() {
-            match self.adoptions.oldest_unsettled(from, to).await {
+        while let Some(slice) = self.past.slice() {
+            // What the server gives up on is asked for in smaller slices; the smallest has all the time that a statement may take.
+            let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
+            match self.adoptions.oldest_unsettled(slice.ids, patience).await {
                 Ok(oldest) => self.past.answered(oldest),
+                Err(error @ Error::GaveWay { .. }) => {
+                    self.past.was_too_wide();
+                    return tracing::debug!(
+                        error = chain(&error),
+                        "look for the oldest unsettled batch; less is looked through next"
+                    );
+                }
                 Err(error) => {
-                    if matches!(error, Error::Unanswered { .. } | Error::GaveWay { .. }) {
+                    if matches!(error, Error::Unanswered { .. }) {
                         self.past.was_too_wide();
                     }
                     return tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again");

@@ -1,7 +1,9 @@
 //! Adopt: take over the unsettled batches of a dead node; and what a node has on its books itself.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::claim::read_batch;
@@ -43,6 +45,9 @@ select batch from execlog_batch order by batch limit 1";
 const OLDEST_UNSETTLED: &str = "-- oldest unsettled
 select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2 order by batch limit 1";
 
+const BOUND: &str = "-- bound a look back
+select set_config('statement_timeout', $1, true)";
+
 const LOAD: &str = "-- load
 select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
 from execlog_batch b
@@ -64,14 +69,14 @@ impl Adoptions {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
-    /// Makes this node the owner of unsettled batches from `from` on without a living one, at most `count_max` of them. The absence of life is what counts, not a list of
+    /// Makes this node the owner of unsettled batches from `from` on without a living one, at most [`BATCHES_MAX`] of them. The absence of life is what counts, not a list of
     /// the dead: a batch of a node that is in no list is adopted as well.
-    pub async fn adopt(&mut self, from: BatchId, count_max: i64) -> Result<Vec<BatchId>, Error> {
-        let (node, count_max, from) = (self.node.uuid(), count_max.min(BATCHES_MAX), from.uuid());
+    pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+        let (node, from) = (self.node.uuid(), from.uuid());
         let adopted = self
             .connection
             .run("adopt batches", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(count_max).bind(from).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(BATCHES_MAX).bind(from).fetch_all(connection).await
             })
             .await?;
         Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
@@ -88,13 +93,22 @@ impl Adoptions {
         Ok(oldest.map(BatchId::from_uuid))
     }
 
-    /// The oldest unsettled batch from `from` up to, not including, `to`, whoever's it is. Looks through all that was settled there: not to be asked often.
-    pub async fn oldest_unsettled(&mut self, from: BatchId, to: BatchId) -> Result<Option<BatchId>, Error> {
-        let (from, to) = (from.uuid(), to.uuid());
+    /// The oldest unsettled batch among `ids`, whoever's it is. Looks through all that was settled there: not to be asked often, and not to be waited for
+    /// longer than `patience`, which the server is told, nor than any statement here.
+    ///
+    /// # Errors
+    /// [`Error::GaveWay`] when the server was not done by then.
+    pub async fn oldest_unsettled(&mut self, ids: Range<BatchId>, patience: Duration) -> Result<Option<BatchId>, Error> {
+        let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline));
         let oldest = self
             .connection
             .run("look for the oldest unsettled batch", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).bind(from).bind(to).fetch_optional(connection).await
+                let mut transaction = connection.begin().await?;
+                sqlx::query(BOUND).bind(patience.as_millis().to_string()).execute(&mut *transaction).await?;
+                let oldest = sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).bind(from).bind(to);
+                let oldest = oldest.fetch_optional(&mut *transaction).await?;
+                transaction.commit().await?;
+                Ok(oldest)
             })
             .await?;
         Ok(oldest.map(BatchId::from_uuid))

@@ -113,7 +113,7 @@ impl fmt::Debug for Settings {
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
     pub name: &'static str,
-    /// For connecting and for each statement; Postgres itself gives up on a statement then, too. Zero: no bound (maintenance only).
+    /// For connecting and for each statement; Postgres itself gives up on a statement then, too.
     pub deadline: Duration,
     /// `-c` settings of the session, besides those that every connection pins.
     pub settings: &'static [(&'static str, &'static str)],
@@ -248,7 +248,7 @@ impl Connection {
     fn took(&mut self, what: &str, deadline: Duration) {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
-        if took >= SLOW.max(deadline / 10) && !deadline.is_zero() && self.slow_said.lets_through(now) {
+        if took >= SLOW.max(deadline / 10) && self.slow_said.lets_through(now) {
             tracing::warn!(purpose = self.purpose.name, took_ms = took.as_millis(), "Postgres was slow to {what}");
         }
         self.used_at = now;
@@ -273,15 +273,12 @@ impl Connection {
     }
 
     fn connect_deadline(&self) -> Duration {
-        if self.purpose.deadline.is_zero() { CONNECT_MAX } else { self.purpose.deadline.min(CONNECT_MAX) }
+        self.purpose.deadline.min(CONNECT_MAX)
     }
 }
 
-/// Bounds `future` by `deadline`; zero is no bound.
+/// Bounds `future` by `deadline`.
 async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Cause> {
-    if deadline.is_zero() {
-        return Ok(future.await?);
-    }
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Cause::Deadline(deadline)),

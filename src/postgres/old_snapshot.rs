@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
 
+/// It is the time between two statements that has no bound.
 const PURPOSE: Purpose =
-    Purpose { name: "old snapshot", deadline: Duration::ZERO, settings: &[("idle_in_transaction_session_timeout", "0")] };
+    Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
 
 /// Held until it is dropped.
 #[derive(Debug)]

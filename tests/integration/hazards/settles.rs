@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use punctual::domain::{Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
+use punctual::postgres::Error;
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::look_up::LookUp;
 use punctual::postgres::settle::{Settlement, Settles};
 use sqlx::AssertSqlSafe;
+use uuid::Uuid;
 
 use super::{PATIENCE, Stage, run, statement, without};
 
@@ -157,7 +159,7 @@ async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
         stage.run(&format!("update execlog_batch set owner = {owner}")).await;
         let heir = node();
         let mut adoptions = Adoptions::new(&stage.settings, heir);
-        assert_eq!(adoptions.adopt(BatchId::MIN, 64).await.unwrap(), [batch.id]);
+        assert_eq!(adoptions.adopt(BatchId::MIN).await.unwrap(), [batch.id]);
         assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().id_of(0), batch.id_of(0));
     }
 }
@@ -169,9 +171,9 @@ async fn a_batch_of_a_living_owner_is_left_alone() {
     let owner = node();
     claimed(&mut stage, owner).await;
     stage.run(&heartbeat_of(owner)).await;
-    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN, 64).await.unwrap(), []);
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN).await.unwrap(), []);
     stage.run("update heartbeat set dead = true").await;
-    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN, 64).await.unwrap().len(), 1);
+    assert_eq!(Adoptions::new(&stage.settings, node()).adopt(BatchId::MIN).await.unwrap().len(), 1);
 }
 
 fn heartbeat_of(node: NodeId) -> String {
@@ -205,10 +207,26 @@ async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     let [mut first, mut second] = heirs.map(|heir| Adoptions::new(&stage.settings, heir));
     for _round in 0..100 {
         stage.run("update execlog_batch set owner = null").await;
-        let (one, other) = tokio::join!(first.adopt(BatchId::MIN, 64), second.adopt(BatchId::MIN, 64));
+        let (one, other) = tokio::join!(first.adopt(BatchId::MIN), second.adopt(BatchId::MIN));
         let (one, other): (HashSet<_>, HashSet<_>) = (one.unwrap().into_iter().collect(), other.unwrap().into_iter().collect());
         assert!(one.is_disjoint(&other), "{} batches have two owners", one.intersection(&other).count());
     }
+}
+
+/// The rule: a look back has a patience of its own, for on its connection doubts are cleared, and the batches of the dead adopted. What follows has not.
+#[tokio::test]
+async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
+    let mut stage = Stage::new().await;
+    let batch = claimed(&mut stage, node()).await.0.id;
+    let mut adoptions = Adoptions::new(&stage.settings, node());
+    let (all, patience) = (BatchId::MIN..BatchId::from_uuid(Uuid::max()), Duration::from_millis(100));
+    stage.run("begin; lock table execlog_batch in access exclusive mode").await;
+    let late = adoptions.oldest_unsettled(all.clone(), patience).await.unwrap_err();
+    assert!(matches!(late, Error::GaveWay { .. }) && late.is_slow(), "{late:?}");
+    let next = adoptions.own_unsettled(BatchId::MIN).await.unwrap_err();
+    assert!(next.is_of_a_lock(), "after the second that a lock may take: {next:?}");
+    stage.run("commit").await;
+    assert_eq!(adoptions.oldest_unsettled(all, Duration::MAX).await.unwrap(), Some(batch));
 }
 
 /// The rule: the batches are a condition of the index. Each batch that was settled since the last vacuum has left its entry there.

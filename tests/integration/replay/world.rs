@@ -9,7 +9,7 @@ use punctual::domain::{
     TaskName, TaskState, Timestamp, TopicName,
 };
 use punctual::node::keeper::{Keeper, Leaves, Metrics};
-use punctual::postgres::adopt::{Adoptions, BATCHES_MAX};
+use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::claim::{Answer, Claimed, Claims, Request, Source};
 use punctual::postgres::connection::Purpose;
@@ -221,7 +221,7 @@ impl World {
             }
             Action::Adopt { slot } | Action::AdoptUnanswered { slot } => {
                 let identity = usize::from(state.nodes[usize::from(slot)].identity);
-                self.identities[identity].adoptions.adopt(BatchId::MIN, BATCHES_MAX).await.unwrap();
+                self.identities[identity].adoptions.adopt(BatchId::MIN).await.unwrap();
             }
             Action::Load { slot, batch } => self.load(protocol, (state, next), (slot, usize::from(batch))).await,
             Action::Move { .. } => self.move_far(protocol, state, next).await,
