@@ -6,7 +6,6 @@
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,14 +40,8 @@ pub struct Held {
     /// Its place: half of the ticket with which its records go to the producer.
     pub slot: u32,
     held_at: Monotonic,
-    course: Arc<Course>,
-}
-
-/// How far a batch has come. Whoever still has it as it was before it became lighter ([`Holdings::ease`]) shares it.
-#[derive(Debug)]
-struct Course {
-    progress: Mutex<Progress>,
-    is_void: AtomicBool,
+    /// Whoever still has the batch as it was before it became lighter ([`Holdings::ease`]) shares it.
+    course: Arc<Mutex<Course>>,
 }
 
 /// Tasks and their bytes.
@@ -58,8 +51,9 @@ struct Charge {
     bytes: usize,
 }
 
+/// How far a batch has come.
 #[derive(Debug)]
-struct Progress {
+struct Course {
     outcomes: Vec<Option<Outcome>>,
     left: usize,
     /// What counts against the bounds, for each topic of the batch.
@@ -71,6 +65,8 @@ struct Progress {
     /// When the last acknowledgement of each topic was passed on: not more than ten times a second.
     heard_at: Vec<Option<Monotonic>>,
     is_given_up: bool,
+    /// Its outcomes are not to be settled.
+    is_void: bool,
 }
 
 /// What is known of a batch when it is taken in.
@@ -94,7 +90,7 @@ pub enum Noted {
 
 impl Held {
     fn new(batch: Batch, slot: u32, past: Past, held_at: Monotonic) -> Self {
-        let progress = Progress {
+        let course = Course {
             outcomes: vec![None; batch.len()],
             left: batch.len(),
             charges: charges_of(&batch, |_| true),
@@ -102,9 +98,9 @@ impl Held {
             maybe_sent: vec![past == Past::MaybeSent; batch.len()],
             heard_at: vec![None; batch.topics().len()],
             is_given_up: false,
+            is_void: false,
         };
-        let course = Course { progress: Mutex::new(progress), is_void: AtomicBool::new(false) };
-        Self { batch, slot, held_at, course: Arc::new(course) }
+        Self { batch, slot, held_at, course: Arc::new(Mutex::new(course)) }
     }
 
     pub fn topic_of(&self, index: usize) -> &TopicName {
@@ -113,13 +109,13 @@ impl Held {
 
     /// Takes note of what became of a task; a second outcome of the same task changes nothing.
     pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
-        let mut progress = self.lock();
-        if progress.outcomes[index].is_some() {
+        let mut course = self.lock();
+        if course.outcomes[index].is_some() {
             return Noted::MoreToCome;
         }
-        progress.outcomes[index] = Some(outcome);
-        progress.left -= 1;
-        match (progress.left, progress.is_given_up) {
+        course.outcomes[index] = Some(outcome);
+        course.left -= 1;
+        match (course.left, course.is_given_up) {
             (0, false) => Noted::Complete,
             (0, true) => Noted::GivenUp,
             _ => Noted::MoreToCome,
@@ -128,27 +124,29 @@ impl Held {
 
     /// Notes that the record of a task may be in the topic; true when an earlier attempt may be, too.
     pub fn note_maybe_sent(&self, index: usize, maybe_sent: bool) -> bool {
-        let mut progress = self.lock();
-        progress.maybe_sent[index] |= maybe_sent;
-        progress.maybe_sent[index]
+        let mut course = self.lock();
+        course.maybe_sent[index] |= maybe_sent;
+        course.maybe_sent[index]
     }
 
     /// True when the acknowledgement of a task is news for its topic's state.
     pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
         let topic = usize::from(self.batch.topic_index(index));
-        let mut progress = self.lock();
-        let is_news = progress.heard_at[topic].is_none_or(|at| now.since(at).as_millis() >= 100);
+        let mut course = self.lock();
+        let is_news = course.heard_at[topic].is_none_or(|at| now.since(at).as_millis() >= 100);
         if is_news {
-            progress.heard_at[topic] = Some(now);
+            course.heard_at[topic] = Some(now);
         }
         is_news
     }
 
-    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled. False when nothing is to come any more.
-    fn give_up(&self) -> bool {
-        let mut progress = self.lock();
-        let has_more = progress.left > 0 && !progress.is_given_up;
-        progress.is_given_up |= has_more;
+    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled; where `is_void`, not even what is complete. False when
+    /// nothing is to come any more.
+    fn give_up(&self, is_void: bool) -> bool {
+        let mut course = self.lock();
+        course.is_void |= is_void;
+        let has_more = course.left > 0 && !course.is_given_up;
+        course.is_given_up |= has_more;
         has_more
     }
 
@@ -158,7 +156,7 @@ impl Held {
 
     /// True when its outcomes are not to be settled: another node may have published it since.
     pub fn is_void(&self) -> bool {
-        self.course.is_void.load(Ordering::Relaxed)
+        self.lock().is_void
     }
 
     pub fn has_outcome(&self, index: usize) -> bool {
@@ -170,10 +168,10 @@ impl Held {
     /// # Panics
     /// Before all outcomes are known.
     pub fn settlement(&self, now: Timestamp) -> Settlement {
-        let progress = self.lock();
-        assert!(progress.left == 0, "a batch is settled when each of its tasks has an outcome");
-        let outcomes: Vec<Outcome> = progress.outcomes.iter().flatten().cloned().collect();
-        drop(progress);
+        let course = self.lock();
+        assert!(course.left == 0, "a batch is settled when each of its tasks has an outcome");
+        let outcomes: Vec<Outcome> = course.outcomes.iter().flatten().cloned().collect();
+        drop(course);
         let mut settlement = Settlement::new(&self.batch, &outcomes);
         settlement.put_off_until(now);
         settlement
@@ -182,16 +180,16 @@ impl Held {
     /// What it need not count for any more, and the batch without what its published tasks were made of, if that is worth it. Nothing, when nothing has come
     /// of it since the last time, or all has: then it is about to be settled.
     fn ease(&self) -> Option<(Vec<Charge>, Option<Batch>)> {
-        let mut progress = self.lock();
-        if progress.left == 0 || progress.left == progress.eased_at {
+        let mut course = self.lock();
+        if course.left == 0 || course.left == course.eased_at {
             return None;
         }
-        progress.eased_at = progress.left;
-        let open = charges_of(&self.batch, |index| progress.outcomes[index].is_none());
-        let before = std::mem::replace(&mut progress.charges, open);
-        let given_back = before.iter().zip(&progress.charges).map(|(before, open)| before.less(*open)).collect();
+        course.eased_at = course.left;
+        let open = charges_of(&self.batch, |index| course.outcomes[index].is_none());
+        let before = std::mem::replace(&mut course.charges, open);
+        let given_back = before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
         // What was not published goes into a row of its own at the settle.
-        let is_over = |index: usize| matches!(progress.outcomes[index], Some(Outcome::Published(_)));
+        let is_over = |index: usize| matches!(course.outcomes[index], Some(Outcome::Published(_)));
         let droppable: usize =
             (0..self.batch.len()).filter(|index| is_over(*index)).map(|index| self.batch.task(index).bytes()).sum();
         let is_worth_it = droppable > 0 && droppable.saturating_mul(4) >= self.batch.bytes();
@@ -200,12 +198,12 @@ impl Held {
 
     /// All that it still counts for.
     fn take_charges(&self) -> Vec<Charge> {
-        let mut progress = self.lock();
-        progress.charges.iter_mut().map(std::mem::take).collect()
+        let mut course = self.lock();
+        course.charges.iter_mut().map(std::mem::take).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.course.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -336,13 +334,7 @@ impl Holdings {
     /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by others, or was settled a moment ago: what is still to come of it
     /// is given up, and what is known of it is void, for it may come back to this node after another one has published it. Answers which are given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
-        let own_set: HashSet<BatchId> = own.iter().copied().collect();
-        for held in self.lock().slots.iter().flatten() {
-            if is_lost(held.batch.id, held.held_at, &own_set, asked_at) {
-                held.course.is_void.store(true, Ordering::Relaxed);
-            }
-        }
-        self.give_up_all_but(own, asked_at)
+        self.give_up(own, asked_at, true)
     }
 
     /// The oldest batch in the books.
@@ -353,9 +345,13 @@ impl Holdings {
     /// Gives up what is held, incomplete, and not among `own`, which was asked for at `asked_at`: what was claimed since cannot be in it. Answers which
     /// batches that were.
     pub fn give_up_all_but(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
+        self.give_up(own, asked_at, false)
+    }
+
+    fn give_up(&self, own: &[BatchId], asked_at: Monotonic, is_void: bool) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
-        let lost = held.into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up());
+        let lost = held.into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(is_void));
         lost.map(|held| held.batch.id).collect()
     }
 
@@ -369,8 +365,8 @@ impl Holdings {
     pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
         for held in self.held_for(now, age) {
-            let progress = held.lock();
-            let without = progress
+            let course = held.lock();
+            let without = course
                 .outcomes
                 .iter()
                 .enumerate()

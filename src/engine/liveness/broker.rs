@@ -9,7 +9,7 @@ use crate::domain::Monotonic;
 pub struct BrokerContact {
     /// A broker has answered lately (a report, metadata, a probe).
     pub has_broker: bool,
-    /// Records are due, or past it, and not yet acknowledged.
+    /// Tasks are held that have no outcome yet: due, or claimed ahead of it by a window at most.
     pub has_due: bool,
 }
 
