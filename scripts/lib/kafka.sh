@@ -133,9 +133,18 @@ kafka_tool() {
   java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -cp "$(kafka_jars)/*" "$@"
 }
 
+# A broker that lives for seconds is better off with code that is quickly compiled than with quick code.
+kafka_jvm() {
+  case $STACK in
+    */main | */bench) printf '%s\n' -XX:+UseG1GC -XX:MaxGCPauseMillis=20 ;;
+    *) printf '%s\n' -XX:+UseSerialGC -XX:TieredStopAtLevel=1 ;;
+  esac
+}
+
 kafka_spawn() {
-  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-768m}" -XX:+UseG1GC -XX:MaxGCPauseMillis=20 \
-    -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
+  local jvm
+  mapfile -t jvm < <(kafka_jvm)
+  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-768m}" "${jvm[@]}" -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
     -Dlog4j2.configurationFile="$STACK/kafka/log4j2.properties" \
     -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/kafka/server.properties"
 }

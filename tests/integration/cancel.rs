@@ -13,7 +13,7 @@ use crate::support::wait::until;
 use crate::support::{Api, Cluster, Ledger, NONE, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-const TASK_COUNT: usize = 6000;
+const TASK_COUNT: usize = 3000;
 const SPAN_MS: i64 = 12_000;
 const VERDICTS_MIN: usize = 150;
 const CANCELLERS: usize = 16;

@@ -433,11 +433,11 @@ impl States for Vec<Option<punctual::postgres::names::Known>> {
 const CLIENTS: usize = 32;
 const NAMES: usize = 100;
 /// How long the race lasts; on a busy machine until enough came about, too, and at most as long as the second says.
-const RACE: Duration = Duration::from_secs(20);
+const RACE: Duration = Duration::from_secs(8);
 const RACE_MAX: Duration = Duration::from_secs(90);
 /// What must come about for it to have been a race: records, and each verdict.
-const RECORDS_MIN: usize = 5000;
-const VERDICTS_MIN: usize = 500;
+const RECORDS_MIN: usize = 2000;
+const VERDICTS_MIN: usize = 200;
 
 /// What the clients were told.
 #[derive(Debug, Default)]

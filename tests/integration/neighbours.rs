@@ -98,16 +98,34 @@ const CLAIMED_BEFORE: &str =
     "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
   select count(*) from claimed where topic = $1 and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
 
+/// How often it is staged on a machine on which a look past the crowd takes longer than it may (`IN_THE_ORDER_OF_THE_HEAP` in `postgres::claim`).
+const STAGED_MAX: usize = 4;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_of_it() {
     let cluster = Cluster::start("crowd").await;
-    let (crowd, beside) = (cluster.topic("crowd").await, cluster.topic("beside").await);
     // A topic that has as much in flight as it may is passed by: this one never has.
-    let _node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
+    let node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
+    for staged in 1..=STAGED_MAX {
+        let gave_way = node.api().metric("punctual_claim_failures_total").await;
+        let before = claimed_before_the_last_of_the_others(&cluster, staged).await;
+        let gave_way = node.api().metric("punctual_claim_failures_total").await - gave_way;
+        eprintln!("{before} of the crowd were claimed before the last of the others; {gave_way} looks gave way");
+        // Each of the two loops has half of both.
+        if before < i64::try_from(CROWD / 4 * 3).unwrap() {
+            return;
+        }
+        assert!(gave_way > 0.0 && staged < STAGED_MAX, "{before} of the crowd were claimed before the last of the others");
+    }
+}
+
+async fn claimed_before_the_last_of_the_others(cluster: &Cluster, staged: usize) -> i64 {
+    let crowd = cluster.topic(&format!("crowd-{staged}")).await;
+    let beside = cluster.topic(&format!("beside-{staged}")).await;
     let consumers = [&crowd, &beside].map(|topic| cluster.consumer(topic));
     let due_at = now_ms() + 15_000;
-    insert(&cluster, &crowd, due_at, CROWD).await;
-    insert(&cluster, &beside, due_at, BESIDE).await;
+    insert(cluster, &crowd, due_at, CROWD).await;
+    insert(cluster, &beside, due_at, BESIDE).await;
     assert!(now_ms() < due_at - 1_000, "they are stored before their time");
     for (consumer, count) in consumers.iter().zip([CROWD, BESIDE]) {
         let mut ids: Vec<Uuid> = consumer
@@ -121,9 +139,7 @@ async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_o
         assert_eq!(ids.len(), count, "each of them");
         assert!(consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)), "none is early");
     }
-    let before: i64 = sqlx::query_scalar(CLAIMED_BEFORE).bind(&crowd).bind(&beside).fetch_one(&cluster.sql).await.unwrap();
-    // Each of the two loops has half of both.
-    assert!(before < i64::try_from(CROWD / 4 * 3).unwrap(), "{before} of the crowd were claimed before the last of the others");
+    sqlx::query_scalar(CLAIMED_BEFORE).bind(&crowd).bind(&beside).fetch_one(&cluster.sql).await.unwrap()
 }
 
 /// Puts tasks into `task` as submits would, all due at one moment.

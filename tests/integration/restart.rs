@@ -45,6 +45,7 @@ async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
     leaver.terminate();
     let status = leaver.wait_exit(DEADLINE).await;
     assert_eq!(status.code(), Some(0), "{}", leaver.log());
+    assert!(leaver.log().contains("the drain timeout has passed"), "{}", leaver.log());
     let left_in_time = now_ms() < accepted[0].due_at;
     let heir = stayer.id().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;

@@ -88,7 +88,7 @@ async fn secrets_are_never_shown() {
     for arguments in [
         vec!["serve", "--database-url", &url, "--kafka", "127.0.0.1:1", "--kafka-property", &property, "--listen", "nowhere"],
         vec!["migrate", "--database-url", &url],
-        vec!["migrate", "--database-url", &url.replace("5432", "x"), "--shards", "63"],
+        vec!["migrate", "--database-url", &url.replace(":1/", ":x/"), "--shards", "63"],
     ] {
         let output = run(&arguments).await;
         assert!(!output.status.success());

@@ -80,7 +80,7 @@ impl Consumer {
             .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
-            .set("fetch.wait.max.ms", "20")
+            .set("fetch.wait.max.ms", "100")
             .set("fetch.message.max.bytes", "4194304")
             .set("reconnect.backoff.max.ms", "500")
             .create()

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a fact is looked for again.
+/// How often a fact is looked for again, ..
 const POLL: Duration = Duration::from_millis(15);
+/// .. once it has not come true for so long: ever more seldom, down to this. A look may count thousands of rows, beside the tests that run meanwhile.
+const POLL_PATIENT: Duration = Duration::from_millis(120);
+const PATIENT_AFTER: Duration = Duration::from_millis(500);
 
 /// Waits until `holds`; after `deadline` the test fails, saying `what` did not come true.
 pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
@@ -18,13 +21,18 @@ pub async fn eventually_some<T>(what: &str, deadline: Duration, find: impl Async
 
 /// Looks again and again until there is a value or `deadline` has passed.
 pub async fn look_for<T>(deadline: Duration, mut find: impl AsyncFnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + deadline;
+    let began = Instant::now();
+    let mut poll = POLL;
     loop {
         let found = find().await;
-        if found.is_some() || Instant::now() >= end {
+        let waited = began.elapsed();
+        if found.is_some() || waited >= deadline {
             return found;
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(poll).await;
+        if waited >= PATIENT_AFTER {
+            poll = poll.mul_f64(1.5).min(POLL_PATIENT);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
     // To the survivor only, and not within the window: what is due must be claimed by the owner of its shard.
-    let plan = Plan { topic, tasks_per_second: 400, ahead: 1500..8000 };
+    let plan = Plan { topic, tasks_per_second: 400, ahead: 1500..4000 };
     let traffic = Traffic::start(plan, &ledger, &[survivor.api().clone()]);
     consumer.wait_count(1000, DEADLINE).await;
     let victim_id = victim.id().await;
@@ -69,7 +69,7 @@ async fn after_sigterm_no_task_is_later_than_a_second() {
     let stalls = Stalls::watch(&cluster.database).await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic, tasks_per_second: 400, ahead: 0..5000 }, &ledger, &[stayer.api().clone()]);
+    let traffic = Traffic::start(Plan { topic, tasks_per_second: 400, ahead: 0..2000 }, &ledger, &[stayer.api().clone()]);
     consumer.wait_count(800, DEADLINE).await;
     let left_at = now_ms();
     leaver.terminate();
