@@ -142,6 +142,14 @@ impl Operation {
                 P::UnsupportedMediaType,
             ]);
         }
+        // A wrong % in the path.
+        if self.parameters.iter().any(|parameter| parameter.location == Location::Path) {
+            problems.push(P::InvalidValue);
+        }
+        // Of a body that is not wanted: whether it says anything is looked at.
+        if self.problems.contains(&P::RequestTimeout) {
+            problems.push(P::MalformedEncoding);
+        }
         problems.sort_unstable();
         problems.dedup();
         problems

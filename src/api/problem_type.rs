@@ -97,7 +97,7 @@ problem_types! {
     }
     TooLate(409, "too-late", "The task can no longer be stopped") {
         when: "A cancel came when the task was published already, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic; or a PUT by name when its task is on its way, or waits so. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
-        then: "Take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
+        then: "Look at the `state` of `task`: of one that is `dead` nothing is due any more, and it may be put back or dropped. Of any other take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
     }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
         when: "The body is over the bound of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
