@@ -100,6 +100,7 @@ async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,
+        retry_for: bulk::RETRY_FOR,
         what: "task",
         done: "cancelled",
     };
@@ -164,6 +165,7 @@ async fn dead_redrive(args: &args::DeadRedrive) -> ExitCode {
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,
+        retry_for: bulk::RETRY_FOR,
         what: "dead letter",
         done: "redriven",
     };

@@ -12,9 +12,11 @@ use super::caller::{Asked, Call, Caller, Repeating};
 use super::draft::NumberOrText;
 use super::figures::{counted, grouped};
 use super::pages::Answered;
+use super::retry::Patience;
+use crate::clock;
 
-/// How long a call after the first is made again.
-const RETRY_FOR: Duration = Duration::from_secs(60);
+/// See [`Bulk::retry_for`].
+pub const RETRY_FOR: Duration = Duration::from_secs(60);
 
 /// What to act on, and how it is called.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,8 @@ pub struct Bulk<'a> {
     pub range: &'a args::Range,
     pub is_dry_run: bool,
     pub is_json: bool,
+    /// How long a call after the first is made again, and how long one that does nothing although more is left.
+    pub retry_for: Duration,
     /// One of what it acts on.
     pub what: &'static str,
     /// What is done to them; also the member of the answer that counts them.
@@ -63,9 +67,10 @@ impl Bulk<'_> {
         let mut from: Option<String> = None;
         let mut total = 0_u64;
         let (mut is_first, mut is_exact) = (true, true);
+        let mut patience = Patience::new(self.retry_for);
         loop {
             let call = self.call(caller, from.as_deref())?;
-            let retry_for = if is_first { Duration::ZERO } else { RETRY_FOR };
+            let retry_for = if is_first { Duration::ZERO } else { self.retry_for };
             let asked = caller.ask_for(&call, retry_for, Repeating::IsSafe).await;
             let Asked { answer, is_in_doubt } = asked.map_err(|ending| self.broken_off(ending, total, is_exact))?;
             if let Some(problem) = answer.problem() {
@@ -86,9 +91,16 @@ impl Bulk<'_> {
             if !progress.more || (self.is_dry_run && !has_moved) {
                 return Ok(self.summary(total, progress.more, is_exact));
             }
-            if progress.count == 0 && !has_moved {
-                let text = format!("the node says that there are more, and has {} none of them", self.done);
-                return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
+            if progress.count > 0 || has_moved {
+                patience.succeeded();
+            } else {
+                // Somebody else has them in hand just now.
+                let Some(pause) = patience.pause(clock::monotonic(), None, rand::random()) else {
+                    let text =
+                        format!("the node says that there are more, and has {} none of them for {:?}", self.done, self.retry_for);
+                    return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
+                };
+                clock::sleep(pause).await;
             }
             from = progress.cursor.or(from);
         }

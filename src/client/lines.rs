@@ -12,6 +12,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd as _;
@@ -59,7 +60,14 @@ pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
         screen.note("run_id", &if is_json { plan.run_id.clone() } else { format!("run id {}", plan.run_id) });
     }
     let stopping = CancellationToken::new();
-    let delivery = Delivery { caller: &caller, retry_for: plan.retry_for, stopping: &stopping, screen: &screen };
+    let last_through = Cell::new(None);
+    let delivery = Delivery {
+        caller: &caller,
+        retry_for: plan.retry_for,
+        stopping: &stopping,
+        screen: &screen,
+        last_through: &last_through,
+    };
     let mut run = Run::new(&plan);
     run.deliver_all(input, delivery).await;
     screen.wipe();
@@ -75,6 +83,7 @@ struct Plan {
     concurrency: usize,
     retry_for: Duration,
     bytes_total: Option<u64>,
+    from_line: u64,
 }
 
 fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), Ending> {
@@ -92,7 +101,15 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
         Input::start(source, reading).map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
     let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
     let retry_for = Duration::from_secs(args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES));
-    let plan = Plan { run_id, manner, batch_lines_max: lines.batch, concurrency: lines.concurrency, retry_for, bytes_total };
+    let plan = Plan {
+        run_id,
+        manner,
+        batch_lines_max: lines.batch,
+        concurrency: lines.concurrency,
+        retry_for,
+        bytes_total,
+        from_line: lines.from_line,
+    };
     Ok((plan, input, caller))
 }
 
@@ -124,7 +141,14 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Self {
-        Self { plan, tally: Tally::default(), ending: None, left: None, unwritten: None, started_at: clock::monotonic() }
+        Self {
+            plan,
+            tally: Tally::from_line(plan.from_line),
+            ending: None,
+            left: None,
+            unwritten: None,
+            started_at: clock::monotonic(),
+        }
     }
 
     async fn deliver_all(&mut self, mut input: Input, delivery: Delivery<'_>) {

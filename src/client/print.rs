@@ -35,7 +35,7 @@ pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
     let advice = match task.state.as_str() {
-        "cancelled" | "dead" => "; nothing is scheduled: --replace schedules a new task under this name",
+        "published" | "cancelled" | "dead" => "; nothing is scheduled: --replace schedules a new task under this name",
         _ => "",
     };
     Ok(format!("{}  {verb}, {}, due {} to {}{advice}", task.id, task.state, task.due_at, task.topic))

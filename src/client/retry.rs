@@ -30,6 +30,11 @@ impl Patience {
         self.failure_count = 0;
     }
 
+    /// Another call than this one got through at `at`: the limit counts from then at the earliest.
+    pub fn others_succeeded(&mut self, at: Monotonic) {
+        self.failing_since = self.failing_since.map(|since| since.max(at));
+    }
+
     /// The pause after a failure at `now`; `None` when it would end beyond the limit.
     ///
     /// It is never shorter than `retry_after`, and spread by `chance` (any number): callers that failed together come back one by one.
@@ -83,6 +88,10 @@ mod tests {
         let mut patience = Patience::new(ms(1000));
         assert!(patience.pause(at(5000), None, 0).is_some());
         assert!(patience.pause(at(5990), None, 0).is_none());
+        patience.others_succeeded(at(5500));
+        assert!(patience.pause(at(6000), None, 0).is_some());
+        patience.others_succeeded(at(5000));
+        assert!(patience.pause(at(6500), None, 0).is_none(), "what was before does not count");
         patience.succeeded();
         assert_eq!(patience.pause(at(9000), None, 0), Some(ms(50)));
         assert_eq!(Patience::new(ms(0)).pause(at(0), None, 0), None);

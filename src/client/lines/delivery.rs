@@ -1,5 +1,6 @@
 //! One batch on its way to the node, until each of its lines has an outcome or time is up.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -11,6 +12,7 @@ use crate::client::answer::Ending;
 use crate::client::caller::Caller;
 use crate::client::retry::Patience;
 use crate::clock;
+use crate::domain::Monotonic;
 
 const BATCH: [&str; 3] = ["v1", "tasks", "batch"];
 /// A batch that broke off so often in a row goes on in halves: what is smaller gets through a bad line sooner, and one task that the node cannot answer
@@ -21,11 +23,13 @@ const BREAKS_BEFORE_SPLIT: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     pub caller: &'a Caller,
-    /// How long a batch is sent again while nothing gets through.
+    /// How long a batch is sent again while nothing at all gets through.
     pub retry_for: Duration,
     /// Once cancelled, nothing is sent again.
     pub stopping: &'a CancellationToken,
     pub screen: &'a Screen,
+    /// When a line of any batch last got an outcome.
+    pub last_through: &'a Cell<Option<Monotonic>>,
 }
 
 /// What became of a batch.
@@ -55,6 +59,7 @@ impl Delivery<'_> {
             delivered.settled.extend(round.settled);
             if has_progress {
                 patience.succeeded();
+                self.last_through.set(Some(clock::monotonic()));
             }
             match round.next {
                 Next::Done => break_count = 0,
@@ -66,6 +71,8 @@ impl Delivery<'_> {
                     } else {
                         parts.push(lines);
                     }
+                    // One line that is answered 503 for ever does not end the run while others get through.
+                    self.last_through.get().into_iter().for_each(|at| patience.others_succeeded(at));
                     let pause = patience.pause(clock::monotonic(), retry_after, rand::random());
                     let Some(pause) = pause else {
                         delivered.trouble = Some(why);

@@ -40,6 +40,11 @@ impl Counts {
 }
 
 impl Tally {
+    /// Lines before `line` are passed over: they were done with before.
+    pub fn from_line(line: u64) -> Self {
+        Self { last_taken: line.saturating_sub(1), ..Self::default() }
+    }
+
     /// Lines up to `last` are on their way from now on, the first of them `first`.
     pub fn taken(&mut self, first: u64, last: u64) {
         self.last_taken = last;
@@ -165,6 +170,7 @@ mod tests {
     fn a_run_goes_on_before_the_first_line_that_is_not_settled() {
         let mut tally = Tally::default();
         assert_eq!(tally.resume_line(), 1);
+        assert_eq!(Tally::from_line(17).resume_line(), 17);
         tally.taken(1, 10);
         tally.taken(11, 20);
         tally.taken(21, 30);

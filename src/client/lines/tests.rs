@@ -1,5 +1,6 @@
 //! Runs of lines against a server that is unkind.
 
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,6 +81,7 @@ fn plan(retry_for: u64) -> Plan {
         concurrency: CONCURRENCY,
         retry_for: Duration::from_secs(retry_for),
         bytes_total: None,
+        from_line: 1,
     }
 }
 
@@ -87,7 +89,9 @@ fn plan(retry_for: u64) -> Plan {
 async fn run(node: &args::Node, input: Input, retry_for: u64) -> (Counts, Option<Exit>, u64) {
     let (plan, caller, stopping) = (plan(retry_for), Caller::new(node).unwrap(), CancellationToken::new());
     let screen = Screen::new(plan.manner);
-    let delivery = Delivery { caller: &caller, retry_for: plan.retry_for, stopping: &stopping, screen: &screen };
+    let last_through = Cell::new(None);
+    let (retry_for, caller, last_through) = (plan.retry_for, &caller, &last_through);
+    let delivery = Delivery { caller, retry_for, stopping: &stopping, screen: &screen, last_through };
     let mut run = Run::new(&plan);
     run.deliver_all(input, delivery).await;
     (run.tally.counts, run.exit(), run.tally.resume_line())

@@ -69,7 +69,16 @@ fn call_of(caller: &Caller) -> crate::client::caller::Call {
 
 fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
     let path = &["v1", "tasks", "cancel"];
-    Bulk { path, topic: "t", range, is_dry_run, is_json: false, what: "task", done: "cancelled" }
+    Bulk {
+        path,
+        topic: "t",
+        range,
+        is_dry_run,
+        is_json: false,
+        retry_for: Duration::from_secs(1),
+        what: "task",
+        done: "cancelled",
+    }
 }
 
 const NO_RANGE: Range = Range { due_from: None, due_to: None };
@@ -96,6 +105,15 @@ async fn nothing_was_done_is_not_said_of_a_bulk_that_may_have_done_something() {
         let Err(Answered::Ending(ending)) = bulk(&NO_RANGE, false).run(&server.caller()).await else { panic!("it broke off") };
         assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     }
+}
+
+/// Two people put the same dead letters back.
+#[tokio::test]
+async fn what_somebody_else_has_in_hand_is_asked_for_again() {
+    let stuck = r#"{"cancelled":0,"more":true,"dry_run":false}"#;
+    let last = r#"{"cancelled":17,"more":false,"dry_run":false}"#;
+    let server = Scripted::start([(200, stuck), (200, stuck), (200, last)]).await;
+    assert_eq!(bulk(&NO_RANGE, false).run(&server.caller()).await.unwrap(), "17 tasks cancelled");
 }
 
 #[tokio::test]

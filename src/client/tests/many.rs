@@ -74,7 +74,16 @@ async fn a_list_that_does_not_move_is_given_up() {
 
 fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
     let path = &["v1", "tasks", "cancel"];
-    Bulk { path, topic: "t", range, is_dry_run, is_json: false, what: "task", done: "cancelled" }
+    Bulk {
+        path,
+        topic: "t",
+        range,
+        is_dry_run,
+        is_json: false,
+        retry_for: Duration::from_secs(1),
+        what: "task",
+        done: "cancelled",
+    }
 }
 
 #[tokio::test]
