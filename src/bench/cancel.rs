@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::intake::Intake as _;
 use super::ledger::Reply;
-use super::number::{float, float_of, ratio};
+use super::number::{float, ratio};
 use super::quantiles::Spans;
 use super::report::Report;
 use super::rest::Rest;
@@ -46,18 +46,21 @@ pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, S
     run.say("cancelling them");
     let measured = ids.split_off(plan.warm_up.min(ids.len()));
     cancel_all(ids, plan.lanes, rest).await?;
-    let (before, count) = (run.mark(), measured.len());
+    let before = run.mark();
     let started_at = clock::monotonic();
     let verdicts = cancel_all(measured, plan.lanes, rest).await?;
     let span = clock::monotonic().since(started_at);
     let after = run.mark();
+    if verdicts.cancelled == 0 {
+        return Err(format!("none of {} cancels was answered \"cancelled\"", verdicts.others));
+    }
     let mut report = run.report(&[
         ("count", plan.count.to_string()),
         ("connections", plan.lanes.to_string()),
         ("warm-up", plan.warm_up.to_string()),
     ]);
     report.measured = "answer to a cancel".to_owned();
-    report.rate = ratio(float_of(count), span.as_secs_f64());
+    report.rate = ratio(float(verdicts.cancelled), span.as_secs_f64());
     report.usage = run.usage(&before, &after, verdicts.cancelled);
     report.spans = verdicts.spans.quantiles();
     // Cancelled is not lost.
@@ -99,8 +102,11 @@ async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &Rest) -> Result<Verdi
             while let Some(id) = next() {
                 let sent_at = clock::monotonic();
                 let answer = http.call(Method::DELETE, &format!("/v1/tasks/{id}"), Bytes::new()).await;
-                verdicts.spans.record(clock::monotonic().since(sent_at));
+                let took = clock::monotonic().since(sent_at);
                 let is_cancelled = answer.is_ok_and(|answer| answer.status == 200);
+                if is_cancelled {
+                    verdicts.spans.record(took);
+                }
                 verdicts.cancelled += u64::from(is_cancelled);
                 verdicts.others += u64::from(!is_cancelled);
             }
