@@ -17,6 +17,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
 pub use self::migration::MigrationSettings;
@@ -120,6 +121,12 @@ fn command() -> clap::Command {
     without_values(args::Cli::command())
 }
 
+/// A variable that is set to nothing is not set: that is what a template leaves of one that nobody gave.
 fn without_values(command: clap::Command) -> clap::Command {
-    command.mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(without_values)
+    let quiet = |arg: clap::Arg| {
+        let is_empty = arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+        let arg = arg.hide_env_values(true);
+        if is_empty { arg.env(Resettable::Reset) } else { arg }
+    };
+    command.mut_args(quiet).mut_subcommands(without_values)
 }

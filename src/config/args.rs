@@ -231,7 +231,7 @@ pub(super) struct Bounds {
     /// Tasks claimed and not yet settled. At the bound, claims pause. From 1000 to 10000000.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "100000")]
     pub in_flight_tasks: String,
-    /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
+    /// Bytes of these tasks. From 1MiB to 512GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub in_flight_bytes: String,
     /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to 10000000; at most --in-flight-tasks.

@@ -49,7 +49,7 @@ impl Host<'_> {
         let path = args.database_url_file.as_deref().filter(|path| !path.as_os_str().is_empty());
         let url = match (given, path) {
             (Some(_), Some(_)) => {
-                reader.problem("--database-url", "given twice: here and as --database-url-file");
+                reader.problem("--database-url", "given twice: as --database-url (or PUNCTUAL_DATABASE_URL) and as --database-url-file (or PUNCTUAL_DATABASE_URL_FILE); leave one out");
                 return Secret::from("");
             }
             (None, None) => {

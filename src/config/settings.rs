@@ -106,7 +106,7 @@ const RECEIPT_RETENTION: Limits = limits("--receipt-retention", "1h", "3650d");
 const PAYLOAD_RETENTION: Limits = limits("--payload-retention", "0s", "30d");
 const NAME_RETENTION: Limits = limits("--name-retention", "1s", "3650d");
 const IN_FLIGHT_TASKS: Limits = limits("--in-flight-tasks", "1000", "10000000");
-const IN_FLIGHT_BYTES: Limits = limits("--in-flight-bytes", "1MiB", "1024GiB");
+const IN_FLIGHT_BYTES: Limits = limits("--in-flight-bytes", "1MiB", "512GiB");
 const TOPIC_IN_FLIGHT_TASKS: Limits = limits("--topic-in-flight-tasks", "100", "10000000");
 const SUBMIT_QUEUE: Limits = limits("--submit-queue", "1000", "10000000");
 const SUBMIT_QUEUE_BYTES: Limits = limits("--submit-queue-bytes", "1MiB", "1024GiB");
@@ -160,11 +160,17 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
     }
     let file = args.properties_file.as_deref().and_then(|path| host.read_secret("--kafka-properties-file", path, reader));
     let sources = Sources { flags: &args.properties, variable: filled(args.property_list.as_ref()), file: file.as_ref() };
+    let properties = properties::read(&sources, reader);
+    let linger = reader.duration(LINGER, &args.linger);
+    let publish_deadline = reader.duration(PUBLISH_DEADLINE, &args.publish_deadline);
+    if publish_deadline <= linger && reader.took(LINGER.flag) && reader.took(PUBLISH_DEADLINE.flag) {
+        reader.problem(PUBLISH_DEADLINE.flag, "it must be longer than --linger");
+    }
     Kafka {
         bootstrap: bootstrap.to_owned(),
-        properties: properties::read(&sources, reader),
-        linger: reader.duration(LINGER, &args.linger),
-        publish_deadline: reader.duration(PUBLISH_DEADLINE, &args.publish_deadline),
+        properties,
+        linger,
+        publish_deadline,
         topic_denial_max: reader.duration(TOPIC_DENIAL_MAX, &args.topic_denial_max),
     }
 }

@@ -112,6 +112,8 @@ fn contradictions_are_problems() {
     ] {
         assert_eq!(serve_with(&words).map_err(|problems| problems.len()), Err(1), "{words:?}");
     }
+    let problems = serve_with(&["--publish-deadline", "1s", "--linger", "1s"]).unwrap_err();
+    assert_eq!(problems, ["--publish-deadline: it must be longer than --linger"]);
 }
 
 #[test]

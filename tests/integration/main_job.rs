@@ -264,6 +264,8 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         ("punctual_kafka_contact", 1.0),
         ("punctual_members", 1.0),
         ("punctual_shards_owned", 16.0),
+        ("punctual_cluster_shards", 16.0),
+        ("punctual_heartbeat_age_max_seconds", 2.5),
         ("punctual_oldest_unsettled_seconds", 0.0),
         ("punctual_in_quarantine_tasks", 0.0),
     ] {
@@ -283,6 +285,11 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     for name in named {
         let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
         assert!(described.contains(&family), "docs/alerts.yml has {name}, the node has {described:?}");
+    }
+    // Whoever is woken looks for the name.
+    let manual = include_str!("../../docs/operations.md");
+    for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(manual.contains(name), "docs/operations.md says nothing of {name}");
     }
     // Each bound is that of a metric that there is.
     let bounds: Vec<&str> =

@@ -31,6 +31,14 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     for flag in ["--database-url", "--kafka"] {
         assert!(errors(&bare).contains(flag), "{flag}: {}", errors(&bare));
     }
+    // What a template leaves of a variable that nobody gave is no setting.
+    let mut empty = program(&["serve"]);
+    for name in ["PRECISION", "LISTEN", "SESSION_TTL", "TICK", "ETCD", "KAFKA", "AUTO_MIGRATE", "LOG", "LOG_FORMAT", "NODE_NAME"]
+    {
+        empty.env(format!("PUNCTUAL_{name}"), "");
+    }
+    let empty = empty.output().await.unwrap();
+    assert_eq!((empty.status.code(), errors(&empty)), (Some(2), errors(&bare)));
     let bad = [
         ("--listen", "nowhere"),
         ("--precision", "soon"),

@@ -20,6 +20,11 @@ impl Trust {
         Self { span: ttl.saturating_sub(ttl / 6) }
     }
 
+    /// How long a heartbeat vouches.
+    pub const fn span(self) -> Duration {
+        self.span
+    }
+
     /// True when a heartbeat that was sent at `sent_at` and succeeded still vouches at `now` that what this node held then is still its own.
     pub fn is_trusted(self, sent_at: Option<Monotonic>, now: Monotonic) -> bool {
         sent_at.is_some_and(|sent_at| now.since(sent_at) <= self.span)

@@ -17,6 +17,7 @@ use crate::domain::{Monotonic, NodeId, Seldom};
 use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::streak::Blame;
+use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::node::service::{Lack, Missing};
 use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
@@ -83,6 +84,8 @@ struct Exchange {
 impl Keeper {
     pub(super) fn new(settings: Settings, parts: Parts, out: Outputs) -> Self {
         let ttl = settings.ttl;
+        parts.metrics.cluster_shards.set(i64::from(settings.shards.get()));
+        parts.metrics.heartbeat_age_max.set(Trust::new(ttl).span().as_secs_f64());
         let alone = parts.etcd.is_none().then(|| Alone::new(settings.node, ttl));
         Self {
             heartbeats: Heartbeats::new(&parts.postgres, ttl),

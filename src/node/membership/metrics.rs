@@ -11,7 +11,9 @@ pub struct Metrics {
     pub(super) members: Gauge,
     pub(super) suspected: Gauge,
     pub(super) shards_owned: Gauge,
+    pub(super) cluster_shards: Gauge,
     pub(super) heartbeat_age: Seconds,
+    pub(super) heartbeat_age_max: Seconds,
     pub(super) heartbeat_duration: Histogram,
     pub(super) heartbeat_failures: Counter,
     pub(super) clock_offset: Seconds,
@@ -25,7 +27,9 @@ impl Metrics {
             members: Gauge::default(),
             suspected: Gauge::default(),
             shards_owned: Gauge::default(),
+            cluster_shards: Gauge::default(),
             heartbeat_age: Seconds::default(),
+            heartbeat_age_max: Seconds::default(),
             // From 0.5 ms to 2 s.
             heartbeat_duration: Histogram::new((0..13).map(|power| 0.0005 * f64::from(1_u32 << power))),
             heartbeat_failures: Counter::default(),
@@ -50,6 +54,11 @@ impl Metrics {
             self.suspected.clone(),
         );
         registry.register("punctual_shards_owned", "Shards that this node claims from", self.shards_owned.clone());
+        registry.register(
+            "punctual_cluster_shards",
+            "Shards of the cluster, each of which has one owner",
+            self.cluster_shards.clone(),
+        );
         registry.register("punctual_nodes_declared_dead", "Nodes that this node declared dead", self.declared_dead.clone());
         registry.register(
             "punctual_trust_lost",
@@ -69,6 +78,12 @@ impl Metrics {
             "Time since this node's last heartbeat that succeeded was sent",
             Unit::Seconds,
             self.heartbeat_age.clone(),
+        );
+        registry.register_with_unit(
+            "punctual_heartbeat_age_max",
+            "Age of its last heartbeat beyond which this node publishes nothing, until another one succeeds: 5/6 of --session-ttl",
+            Unit::Seconds,
+            self.heartbeat_age_max.clone(),
         );
         registry.register_with_unit(
             "punctual_heartbeat_duration",
