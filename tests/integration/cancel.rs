@@ -98,6 +98,7 @@ async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
     let cluster = Cluster::start("neighbours").await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
+    let mut in_time_count = 0;
     for _round in 0..10 {
         let now = now_ms();
         let due = |after: i64| json!({ "topic": topic, "due_at": now + after, "payload_text": "x" });
@@ -111,9 +112,11 @@ async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
             let asked_at = now_ms();
             let verdict = node.api().verdict(task.id).await;
             let was_in_time = now_ms() < task.due_at - WINDOW_MS - 50;
+            in_time_count += u32::from(was_in_time);
             assert!(verdict == "cancelled" || !was_in_time, "{verdict}, {} ms before it is due", task.due_at - asked_at);
         }
     }
+    assert!(in_time_count > 0, "no cancel was in time on this machine");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

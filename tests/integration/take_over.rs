@@ -66,6 +66,11 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     })
     .await;
     zombie.thaw();
+    // Else all may have ended before it does anything again.
+    eventually("the zombie has shards again", DEADLINE, async || {
+        survivor.assignment().await.get(&zombie_id).is_some_and(|shards| !shards.is_empty())
+    })
+    .await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!((findings.published_count, findings.dead.len()), (1000, 0));
     let strange: Vec<&Uuid> = findings.duplicates.iter().filter(|id| !held.contains(id)).collect();
