@@ -277,20 +277,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         assert!(described.iter().any(|name| line.starts_with(name)), "a metric without help: {line}");
     }
-    // The rules for alarms name what there is.
-    let rules = include_str!("../../docs/alerts.yml");
-    let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
-    let named: Vec<&str> = rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
-    assert!(named.len() > 30, "{named:?}");
-    for name in named {
-        let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
-        assert!(described.contains(&family), "docs/alerts.yml has {name}, the node has {described:?}");
-    }
-    // Whoever is woken looks for the name.
-    let manual = include_str!("../../docs/operations.md");
-    for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-        assert!(manual.contains(name), "docs/operations.md says nothing of {name}");
-    }
+    alarms_name_what_there_is(&described);
     // Each bound is that of a metric that there is.
     let bounds: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next()).collect();
@@ -321,4 +308,21 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     ];
     let missing: Vec<&&str> = stages.iter().filter(|stage| !described.iter().any(|name| name.contains(*stage))).collect();
     assert!(missing.is_empty(), "no metric for {missing:?} among {described:#?}");
+}
+
+/// That each metric in the rules for alarms is one that the node has, and each rule has its line in the manual of
+/// whoever is woken by it.
+fn alarms_name_what_there_is(described: &[&str]) {
+    let rules = include_str!("../../docs/alerts.yml");
+    let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+    let named: Vec<&str> = rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
+    assert!(named.len() > 30, "{named:?}");
+    for name in named {
+        let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
+        assert!(described.contains(&family), "docs/alerts.yml has {name}, the node has {described:?}");
+    }
+    let manual = include_str!("../../docs/operations.md");
+    for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(manual.contains(name), "docs/operations.md says nothing of {name}");
+    }
 }
