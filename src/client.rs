@@ -88,11 +88,7 @@ async fn cancel(args: args::Cancel) -> ExitCode {
 
 async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
     if !args.yes && !args.dry_run {
-        let text = format!(
-            "this would cancel all tasks of {topic} in this range that can still be cancelled; nothing was done\n\
-             say --dry-run to see how many, --yes to cancel them"
-        );
-        return Ending::usage(text).report(args.node.json);
+        return unconfirmed(&format!("cancel all tasks of {topic} in this range that can still be cancelled"), args.node.json);
     }
     let bulk = Bulk {
         path: &["v1", "tasks", "cancel"],
@@ -105,6 +101,12 @@ async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
         done: "cancelled",
     };
     run_bulk(&args.node, bulk).await
+}
+
+/// Nobody has said that what is done to many, and cannot be undone, is meant.
+fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
+    let text = format!("this would {deed}; nothing was done\nsay --dry-run to see how many, --yes to do it");
+    Ending::usage(text).report(is_json)
 }
 
 /// Lists pending tasks in the order of their due times.
@@ -127,16 +129,12 @@ async fn list(args: args::List) -> ExitCode {
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
-/// Lists dead letters, puts them back, deletes one.
+/// Lists dead letters, puts them back, drops them.
 async fn dead(args: args::Dead) -> ExitCode {
     match args.command {
         DeadCommand::List(args) => dead_list(&args).await,
         DeadCommand::Redrive(args) => dead_redrive(&args).await,
-        DeadCommand::Delete(args) => {
-            let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(Some(args.id))]));
-            let deleted = |_answer: &Answer| Ok(format!("{}  deleted", args.id));
-            end(asked.await, args.node.json, Deed::TakeAway, deleted)
-        }
+        DeadCommand::Drop(args) => dead_drop(&args).await,
     }
 }
 
@@ -154,20 +152,39 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
-async fn dead_redrive(args: &args::DeadRedrive) -> ExitCode {
-    let Some(topic) = &args.topic else {
-        let asked = ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
-        return end(asked.await, args.node.json, Deed::TakeAway, print::redriven);
-    };
+async fn dead_redrive(args: &args::DeadChange) -> ExitCode {
+    if let Some(topic) = &args.topic {
+        let deed = format!("put all dead letters of {topic} in this range back");
+        return dead_many(args, topic, &deed, &["v1", "dead", "redrive"], "redriven").await;
+    }
+    let asked = ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
+    end(asked.await, args.node.json, Deed::TakeAway, print::redriven)
+}
+
+async fn dead_drop(args: &args::DeadChange) -> ExitCode {
+    if let Some(topic) = &args.topic {
+        let deed = format!("drop all dead letters of {topic} in this range");
+        return dead_many(args, topic, &deed, &["v1", "dead", "drop"], "dropped").await;
+    }
+    let id = id_text(args.id);
+    let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id]));
+    let dropped = |_answer: &Answer| Ok(format!("{id}  dropped"));
+    end(asked.await, args.node.json, Deed::TakeAway, dropped)
+}
+
+async fn dead_many(args: &args::DeadChange, topic: &str, deed: &str, path: &[&str], done: &'static str) -> ExitCode {
+    if !args.yes && !args.dry_run {
+        return unconfirmed(deed, args.node.json);
+    }
     let bulk = Bulk {
-        path: &["v1", "dead", "redrive"],
+        path,
         topic,
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,
         retry_for: bulk::RETRY_FOR,
         what: "dead letter",
-        done: "redriven",
+        done,
     };
     run_bulk(&args.node, bulk).await
 }

@@ -37,7 +37,7 @@ fn bulk_of([topic, due_from, due_to, dry_run]: [Option<&RawValue>; 4]) -> Result
     Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None })
 }
 
-fn redrive_of(text: &str) -> Result<Bulk, Problem> {
+fn dead_of(text: &str) -> Result<Bulk, Problem> {
     bulk_of(members(text, &FIELDS)?)
 }
 
@@ -102,10 +102,27 @@ struct RedrivenJson {
 /// `POST /v1/dead/redrive`
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, redrive_of).await?;
+    let bulk = read_bulk(&shared, request, deadline, dead_of).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "redriven", reason);
     let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
     let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
+    Ok(respond::json(StatusCode::OK, &answer))
+}
+
+#[derive(Serialize)]
+struct DroppedJson {
+    dropped: u64,
+    more: bool,
+    dry_run: bool,
+}
+
+/// `POST /v1/dead/drop`
+pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    let bulk = read_bulk(&shared, request, deadline, dead_of).await?;
+    let unknown = |reason: &str| unknown_of(&bulk, "dropped", reason);
+    let done = shared.ask(deadline, shared.service.drop_all_dead(&bulk), unknown).await?;
+    let answer = DroppedJson { dropped: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
     Ok(respond::json(StatusCode::OK, &answer))
 }
 

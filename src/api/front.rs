@@ -38,7 +38,7 @@ pub struct Api {
 }
 
 /// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
-fn routes() -> [Route; 17] {
+fn routes() -> [Route; 18] {
     use operations as ops;
     [
         Route::at("/v1/tasks").get(lists::tasks, &ops::lists::TASKS).post(tasks::submit, &ops::tasks::SUBMIT),
@@ -52,6 +52,7 @@ fn routes() -> [Route; 17] {
             .delete(names::cancel, &ops::names::CANCEL),
         Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
         Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
+        Route::at("/v1/dead/drop").post(bulk::drop_all_dead, &ops::dead::DROP_MANY),
         Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
         Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand};
 
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
-pub use self::many::{Dead, DeadCommand, DeadDelete, DeadList, DeadRedrive, List, Part, Range};
+pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
 
 use crate::domain::TaskId;
 

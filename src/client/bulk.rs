@@ -1,4 +1,4 @@
-//! What acts on many tasks, call by call until none is left: bulk cancel and bulk redrive.
+//! What acts on many tasks, call by call until none is left: bulk cancel, and dead letters put back or dropped in bulk.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct Request<'a> {
 
 #[derive(Deserialize)]
 struct Progress {
-    #[serde(alias = "cancelled", alias = "redriven")]
+    #[serde(alias = "cancelled", alias = "redriven", alias = "dropped")]
     count: u64,
     more: bool,
     /// Where the next call goes on.

@@ -11,6 +11,7 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use super::answer::{Answer, Deed, Ending, Exit};
+use super::args::{Dead, DeadCommand};
 use super::{args, draft, print};
 use crate::api;
 use crate::node::service::Service;
@@ -198,6 +199,7 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     let parse = |line: &str| {
         Line::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(|line| match line {
             Line::Cancel(args) => args.dry_run || args.yes,
+            Line::Dead(Dead { command: DeadCommand::Redrive(args) | DeadCommand::Drop(args) }) => args.yes,
             Line::Submit(_) | Line::Show(_) | Line::Dead(_) => false,
         })
     };
@@ -210,7 +212,11 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         "dead list --limit 5 --due-from 5".to_owned(),
         format!("dead redrive {ID}"),
         "dead redrive --topic t --due-from 5 --dry-run".to_owned(),
+        "dead redrive --topic t --due-to 5".to_owned(),
+        format!("dead drop {ID}"),
         format!("dead delete {ID}"),
+        "dead drop --topic t --dry-run".to_owned(),
+        "dead drop --topic t --due-from 5 --yes".to_owned(),
     ] {
         let parsed = parse(&line);
         assert_eq!(parsed.ok(), Some(line.contains("--yes")), "{line}");
@@ -227,7 +233,11 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         "cancel --topic t --name n --due-from 5".to_owned(),
         "cancel --topic t --yes --dry-run".to_owned(),
         "dead redrive".to_owned(),
-        "dead delete".to_owned(),
+        format!("dead redrive {ID} --yes"),
+        "dead drop".to_owned(),
+        "dead drop --yes".to_owned(),
+        format!("dead drop {ID} --topic t"),
+        "dead drop --topic t --yes --dry-run".to_owned(),
         "dead list --limit 5 --all".to_owned(),
     ] {
         assert_eq!(parse(&line).err().map(|error| error.exit_code()), Some(2), "{line}");
@@ -244,7 +254,7 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
         ("punctual show", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual show --topic <TOPIC> --name <NAME> "]),
         ("punctual cancel", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual cancel --topic <TOPIC> [--due-from"]),
         ("punctual dead redrive", ["<ID|--topic <TOPIC>>", "punctual dead redrive --topic <TOPIC> "]),
-        ("punctual dead delete", ["  <ID>\n", "punctual dead delete <ID> "]),
+        ("punctual dead drop", ["<ID|--topic <TOPIC>>", "punctual dead drop --topic <TOPIC> "]),
     ] {
         let said = said(line);
         assert!(ways.iter().all(|way| said.contains(way)), "{line}: {said}");

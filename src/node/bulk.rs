@@ -12,7 +12,7 @@ use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView};
 use crate::postgres::Error;
 use crate::postgres::cancel::GROUP_MAX;
 use crate::postgres::cancel_many::{CancelGroup, CancelMany};
-use crate::postgres::dead_letters::DeadLetters;
+use crate::postgres::dead_letters::{Change, DeadLetters};
 use crate::postgres::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::shutdown::chain;
 
@@ -122,8 +122,8 @@ impl Bulks {
         outcome
     }
 
-    /// Puts all dead letters that are meant back, or counts them, up to the bound of a call.
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of a call.
+    pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         let ids = bulk.selection().ids();
         let mut progress = Progress::new(self.request_deadline);
         if bulk.is_dry_run {
@@ -134,16 +134,19 @@ impl Bulks {
         }
         let mut tries = Tries::default();
         loop {
-            let redriven = match self.dead_letters.redrive_many(&bulk.topic, ids, progress.room()).await {
+            let changed = match self.dead_letters.change_some(change, &bulk.topic, ids, progress.room()).await {
                 Err(error) if tries.again(&error) => continue,
                 Err(error) => return progress.end_with(&error, None),
-                Ok(redriven) => redriven,
+                Ok(changed) => changed,
             };
-            progress.task_count += self.put_back(&redriven.rows);
-            match redriven.has_more {
+            progress.task_count += match change {
+                Change::Redrive => self.put_back(&changed.ids),
+                Change::Drop => self.dropped(changed.ids.len()),
+            };
+            match changed.has_more {
                 false => return Ok(progress.with_no_more()),
-                // What is left is being put back by somebody else.
-                true if redriven.rows.is_empty() => return Ok(progress.with_more(None)),
+                // Somebody else is at what is left.
+                true if changed.ids.is_empty() => return Ok(progress.with_more(None)),
                 true if progress.room() == 0 || !progress.has_time() => return Ok(progress.with_more(None)),
                 true => {}
             }
@@ -162,9 +165,7 @@ impl Bulks {
     /// Drops one dead letter.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         let dropped = change(|| self.dead_letters.discard(id)).await?;
-        if dropped.is_some() {
-            self.shared.metrics.dead_letters_dropped.inc();
-        }
+        self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
     }
 
@@ -173,6 +174,13 @@ impl Bulks {
         self.shared.look_after(IdRange::spanning(rows.iter().copied()));
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         self.shared.metrics.redriven.inc_by(count);
+        count
+    }
+
+    /// Counts what was dropped.
+    fn dropped(&self, count: usize) -> u64 {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.shared.metrics.dead_letters_dropped.inc_by(count);
         count
     }
 }

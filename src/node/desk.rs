@@ -24,6 +24,7 @@ use crate::domain::{Cursor, NewTask, Selection, TaskId, TaskName, TaskState, Tas
 use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
+use crate::postgres::dead_letters::Change;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::{Entry, Names};
 use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
@@ -275,8 +276,15 @@ impl Desk {
 
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         self.takes_changes()?;
-        let done = Box::pin(self.bulks.redrive_all(bulk)).await;
+        let done = Box::pin(self.bulks.change_all_dead(Change::Redrive, bulk)).await;
         tell_of_bulk("put back", bulk, &done);
+        done
+    }
+
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        self.takes_changes()?;
+        let done = Box::pin(self.bulks.change_all_dead(Change::Drop, bulk)).await;
+        tell_of_bulk("dropped as dead letters", bulk, &done);
         done
     }
 

@@ -162,6 +162,11 @@ impl Service {
         ask!(self.redrive_all(bulk), Trouble)
     }
 
+    /// Drops all dead letters that are meant, up to a bound.
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        ask!(self.drop_all_dead(bulk), Trouble)
+    }
+
     /// Drops a dead letter, and answers what it was; `None` when there is none.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         ask!(self.drop_dead(id), Trouble)

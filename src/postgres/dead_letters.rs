@@ -23,7 +23,7 @@ const PURPOSE: Purpose = Purpose {
     // There are few dead letters, or many: no statistics need say which for a statement to walk along a key.
     settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
 };
-/// Dead letters that one transaction puts back at most, and their bytes: the one that passes the bound goes, too.
+/// Dead letters that one transaction puts back, or drops, at most, and their bytes: the one that passes the bound goes, too.
 const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 
@@ -51,10 +51,32 @@ returning id, topic, name, attempts as attempt, key, payload, headers, reason, (
 const COUNT: &str = "-- count dead letters
 select count(*) from (select from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4) x";
 
+/// The next few of a topic ($1) and a range ($2, $3) within their bounds ($4, $5), deleted; those that somebody else is at are passed by.
+macro_rules! next_few {
+    () => {
+        "head as materialized (
+  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
+  from dead_letter
+  where topic = $1 and id >= $2 and id < $3
+  order by id
+  limit $4
+  for update skip locked
+), chosen as materialized (
+  select array_agg(id) as ids
+  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from head) h
+  where bytes_before < $5
+), gone as (
+  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
+)"
+    };
+}
+
+const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id from gone");
+
 /// The rows of a redrive, then what follows from their deletion. The new row's id is the first id with another time in it, so it stays on its shard; a
 /// millisecond behind Postgres's clock, so it is none of the task's former rows.
 macro_rules! redrive {
-    ($what:literal, $gone:literal) => {
+    ($what:literal, $retention:literal, $gone:expr) => {
         concat!(
             "-- redrive ",
             $what,
@@ -76,7 +98,9 @@ with clock as materialized (
   insert into execlog_redriven (id, row_id, next_id) select id, row_id, next_id from put
 ), named as (
   insert into task_name as n (topic, name, id, row_id, expires_at)
-  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id, punctual_time(p.next_id) + make_interval(secs => $1)
+  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id, punctual_time(p.next_id) + make_interval(secs => ",
+            $retention,
+            ")
   from put p
   left join task_name e on e.topic = p.topic and e.name = p.name and e.id = p.id
   where p.name is not null
@@ -91,31 +115,11 @@ with clock as materialized (
 }
 
 const REDRIVE: &str = concat!(
-    redrive!("a dead letter", "gone as (delete from dead_letter where id = $2 returning *)"),
+    redrive!("a dead letter", "$2", "gone as (delete from dead_letter where id = $1 returning *)"),
     "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
 );
 
-/// The next few, within their bounds; those that somebody else is at are passed by.
-const REDRIVE_MANY: &str = concat!(
-    redrive!(
-        "dead letters",
-        "head as materialized (
-  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
-  from dead_letter
-  where topic = $2 and id >= $3 and id < $4
-  order by id
-  limit $5
-  for update skip locked
-), chosen as materialized (
-  select array_agg(id) as ids
-  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from head) h
-  where bytes_before < $6
-), gone as (
-  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
-)"
-    ),
-    "(select next_id from put)"
-);
+const REDRIVE_MANY: &str = concat!(redrive!("dead letters", "$6", next_few!()), "(select next_id from put)");
 
 /// Works on dead letters, over a few connections of its own.
 #[derive(Debug)]
@@ -140,10 +144,18 @@ pub struct Redriven {
     pub view: TaskView,
 }
 
-/// What one transaction has put back.
+/// What becomes of many dead letters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Redrive,
+    Drop,
+}
+
+/// What one transaction has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RedrivenMany {
-    pub rows: Vec<TaskId>,
+pub struct Changed {
+    /// The new rows of what was put back; the ids of what was dropped.
+    pub ids: Vec<TaskId>,
     /// Others were left then, those included that somebody else was at.
     pub has_more: bool,
 }
@@ -194,7 +206,7 @@ impl DeadLetters {
     pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
         let retention = self.name_retention.as_secs_f64();
         let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(REDRIVE).bind(retention).bind(id.uuid()).fetch_optional(open).await?;
+            let row = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
                 let view = view_of_row(&row, first, TaskState::Scheduled)?;
@@ -205,29 +217,31 @@ impl DeadLetters {
         self.pool.run("redrive a dead letter", statement).await
     }
 
-    /// Puts some dead letters of `topic` back, in the order of their due times: at most `count_max` and a thousand of them, in one transaction.
+    /// Puts some dead letters of `topic` back, or drops them, in the order of their due times: at most `count_max` and a thousand of them, in one transaction.
     ///
     /// # Errors
     /// As [`Self::redrive`].
-    pub async fn redrive_many(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<RedrivenMany, Error> {
+    pub async fn change_some(&self, change: Change, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Changed, Error> {
+        let (name, text) = match change {
+            Change::Redrive => ("redrive dead letters", REDRIVE_MANY),
+            Change::Drop => ("drop dead letters", DROP_MANY),
+        };
         let retention = self.name_retention.as_secs_f64();
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
         let statement = async |open: &mut PgConnection| {
             let mut transaction = open.begin().await?;
-            let rows: Vec<Uuid> = sqlx::query_scalar(REDRIVE_MANY)
-                .bind(retention)
-                .bind(topic.as_str())
-                .bind(range.from)
-                .bind(range.to)
-                .bind(count_max)
-                .bind(BYTES_MAX)
-                .fetch_all(&mut *transaction)
-                .await?;
+            let query =
+                sqlx::query_scalar(text).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).bind(BYTES_MAX);
+            let query = match change {
+                Change::Redrive => query.bind(retention),
+                Change::Drop => query,
+            };
+            let ids: Vec<Uuid> = query.fetch_all(&mut *transaction).await?;
             let left = count(&mut transaction, topic, range, 1).await?;
             transaction.commit().await?;
-            Ok(RedrivenMany { rows: rows.into_iter().map(TaskId::from_uuid).collect(), has_more: left > 0 })
+            Ok(Changed { ids: ids.into_iter().map(TaskId::from_uuid).collect(), has_more: left > 0 })
         };
-        self.pool.run("redrive dead letters", statement).await
+        self.pool.run(name, statement).await
     }
 
     /// How many dead letters of `topic` there are in `range`, counted up to `count_max`.

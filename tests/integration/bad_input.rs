@@ -40,7 +40,7 @@ fn table() -> Vec<Wrong> {
         content_type: *content_type,
         ..wrong(method.parse().unwrap(), path, TASK, *wanted)
     }));
-    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive", "/v1/dead/drop"] {
         all.extend(BULKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, path, *body, (*status, kind, field))));
     }
     all.extend(REPLACEMENTS.iter().map(|(topic, body, status, kind, field)| {

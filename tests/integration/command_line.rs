@@ -318,7 +318,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     assert_eq!(run(&["list"]).await, (String::new(), "0 tasks\n".to_owned()));
 
     // Dead letters, as a settle leaves them.
-    let ids: Vec<String> = (1..=5).map(|n| format!("01a1fe6e-c1f5-8001-80ed-{n:012}")).collect();
+    let ids: Vec<String> = (1..=5).map(|n| format!("01a1fe6e-c1f{n}-8001-80ed-000000000001")).collect();
     for id in &ids {
         sqlx::query(
             "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')",
@@ -332,11 +332,20 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     let (out, err) = run(&["dead", "list", "--topic", &topic]).await;
     assert!(ids.iter().all(|id| out.contains(id)) && out.contains("tried") && err == "5 dead letters\n", "{out}{err}");
     assert!(run(&["dead", "redrive", &ids[0]]).await.0.starts_with(&format!("{}  put back, scheduled, ", ids[0])));
-    assert_eq!(run(&["dead", "delete", &ids[1]]).await.0, format!("{}  deleted\n", ids[1]));
+    assert_eq!(run(&["dead", "drop", &ids[1]]).await.0, format!("{}  dropped\n", ids[1]));
+    let from_the_fourth = 0x01a1_fe6e_c1f4_i64.to_string();
+    let drop = ["dead", "drop", "--topic", &topic, "--due-from", &from_the_fourth];
+    assert_eq!(run(&[&drop[..], &["--dry-run"]].concat()).await.0, "2 dead letters would be dropped; nothing was done\n");
+    assert_eq!(run(&[&drop[..], &["--yes"]].concat()).await.0, "2 dead letters dropped\n");
     let redrive = ["dead", "redrive", "--topic", &topic];
-    assert_eq!(run(&[&redrive[..], &["--dry-run"]].concat()).await.0, "3 dead letters would be redriven; nothing was done\n");
-    assert_eq!(run(&redrive).await.0, "3 dead letters redriven\n");
+    assert_eq!(run(&[&redrive[..], &["--dry-run"]].concat()).await.0, "1 dead letter would be redriven; nothing was done\n");
+    for unconfirmed in [&redrive, &["dead", "drop", "--topic", &topic]] {
+        let refused = punctual(node.api().base(), unconfirmed).await;
+        assert_eq!(refused.status.code(), Some(2), "{unconfirmed:?}");
+        assert!(text(&refused.stderr).contains("nothing was done\nsay --dry-run to see how many, --yes to do it"));
+    }
+    assert_eq!(run(&[&redrive[..], &["--yes"]].concat()).await.0, "1 dead letter redriven\n");
     assert_eq!(run(&["dead", "list"]).await.0, "");
-    let missing = punctual(node.api().base(), &["dead", "delete", &ids[1]]).await;
+    let missing = punctual(node.api().base(), &["dead", "drop", &ids[1]]).await;
     assert_eq!(missing.status.code(), Some(4));
 }

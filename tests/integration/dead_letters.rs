@@ -135,10 +135,27 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
 }
 
 async fn redrive_many(api: &Api, body: &Value) -> (i64, bool) {
-    let answer = api.post("/v1/dead/redrive", body.to_string()).await;
+    change_many(api, ("redrive", "redriven"), body).await
+}
+
+async fn change_many(api: &Api, (verb, counted): (&str, &str), body: &Value) -> (i64, bool) {
+    let answer = api.post(&format!("/v1/dead/{verb}"), body.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let answer = answer.json();
-    (answer["redriven"].as_i64().unwrap(), answer["more"].as_bool().unwrap())
+    (answer[counted].as_i64().unwrap(), answer["more"].as_bool().unwrap())
+}
+
+/// Calls until none is left; answers how many it were.
+async fn change_all(api: &Api, change: (&str, &str), topic: &str) -> i64 {
+    let mut count = 0;
+    loop {
+        let (changed, has_more) = change_many(api, change, &json!({ "topic": topic })).await;
+        assert!(changed <= 10_000);
+        count += changed;
+        if !has_more {
+            return count;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,18 +182,8 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
         singles += 1;
     }
     // Many at once, from both sides.
-    let redrive_all = async |api: &Api| {
-        let mut count = 0;
-        loop {
-            let (redriven, has_more) = redrive_many(api, &json!({ "topic": topic })).await;
-            assert!(redriven <= 10_000);
-            count += redriven;
-            if !has_more {
-                return count;
-            }
-        }
-    };
-    let (one, two) = tokio::join!(redrive_all(first.api()), redrive_all(second.api()));
+    let redrives = ("redrive", "redriven");
+    let (one, two) = tokio::join!(change_all(first.api(), redrives, &topic), change_all(second.api(), redrives, &topic));
     eprintln!("redriven by one {one}, by the other {two}, singly {singles}");
     assert_eq!(one + two + singles, 12_000);
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 0);
@@ -187,4 +194,35 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     assert_eq!(cluster.count("select count(distinct id) from execlog where state = 'published' ").await, 12_000);
     assert_eq!(cluster.count("select count(*) from execlog where state = 'published'").await, 12_000);
     assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
+}
+
+/// Of many dead letters each is put back, or dropped, by one of two who are at them at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each() {
+    const DROP: (&str, &str) = ("drop", "dropped");
+    let cluster = Cluster::start("drops").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    load(&cluster, &topic, 11_000).await;
+    load(&cluster, "other", 3).await;
+    // Large ones end a transaction by their bytes.
+    let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select id from dead_letter where topic = $1 order by id limit 5)";
+    assert_eq!(sqlx::query(large).bind(&topic).execute(&cluster.sql).await.unwrap().rows_affected(), 5);
+    assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic, "dry_run": true })).await, (10_000, true));
+    assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic, "due_from": now_ms() + 60_000 })).await, (0, false));
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 11_003);
+    assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic })).await, (10_000, true), "the bound of a call");
+    assert_eq!(change_all(second.api(), DROP, &topic).await, 1_000);
+    load(&cluster, &topic, 11_000).await;
+    let (dropped, redriven) =
+        tokio::join!(change_all(first.api(), DROP, &topic), change_all(second.api(), ("redrive", "redriven"), &topic));
+    eprintln!("dropped {dropped}, redriven {redriven}");
+    assert_eq!(dropped + redriven, 11_000);
+    assert!(dropped > 0 && redriven > 0, "each had its share: {dropped}, {redriven}");
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 3, "those of another topic");
+    cluster.wait_final(usize::try_from(redriven).unwrap(), DEADLINE).await;
+    assert_eq!(cluster.count("select count(*) from execlog where state = 'published'").await, redriven);
+    let name = "punctual_dead_letters_dropped_total";
+    let counted = first.api().metric(name).await + second.api().metric(name).await;
+    assert_eq!(format!("{counted}"), format!("{}", 11_000 + dropped));
 }

@@ -101,7 +101,8 @@ impl Oracle {
             }
             ("POST", ["v1", "tasks", "batch"]) => self.submitted_many(call),
             ("POST", ["v1", "tasks", "cancel"]) => self.cancelled_many(call),
-            ("POST", ["v1", "dead", "redrive"]) => self.redriven_many(call),
+            ("POST", ["v1", "dead", "redrive"]) => self.were_dead(call, "redriven", Fate::Open),
+            ("POST", ["v1", "dead", "drop"]) => self.were_dead(call, "dropped", Fate::Dropped),
             ("POST", ["v1", "dead", id, "redrive"]) => self.was_dead(id, Fate::Open),
             ("DELETE", ["v1", "dead", id]) => self.was_dead(id, Fate::Dropped),
             ("PUT", ["v1", "topics", topic, "tasks", name]) => self.replaced(call, topic, name),
@@ -222,13 +223,13 @@ impl Oracle {
         assert_eq!(std::mem::replace(&mut task.fate, fate), Fate::Dead, "{task:?}");
     }
 
-    fn redriven_many(&mut self, call: &Call) {
+    fn were_dead(&mut self, call: &Call, counted: &str, fate: Fate) {
         let (answer, range) = (answer_of(call), Range::of(&call.body));
         let dead = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
         let dead: Vec<&mut Accepted> = dead.map(|(_, task)| task).collect();
-        assert_eq!((&answer["redriven"], &answer["more"]), (&Value::from(dead.len()), &Value::from(false)));
+        assert_eq!((&answer[counted], &answer["more"]), (&Value::from(dead.len()), &Value::from(false)));
         if answer["dry_run"] == false {
-            dead.into_iter().for_each(|task| task.fate = Fate::Open);
+            dead.into_iter().for_each(|task| task.fate = fate);
         }
     }
 

@@ -34,6 +34,13 @@ pub const REDRIVE: Operation = Operation {
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
+/// How many there would be: a call for many that changes nothing.
+const DRY: &[Example] = &[Example {
+    name: "dry",
+    summary: "How many there would be",
+    json: r#"{"topic":"demo","due_from":"2026-01-01T00:00:00Z","due_to":"2026-02-01T00:00:00Z","dry_run":true}"#,
+}];
+
 pub const REDRIVE_MANY: Operation = Operation {
     id: "redriveManyDead",
     tag: Tag::Dead,
@@ -41,14 +48,7 @@ pub const REDRIVE_MANY: Operation = Operation {
     description: "Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more. With `dry_run` they are counted, and \
                   nothing is done.",
     parameters: &[],
-    body: Some(RequestBody {
-        schema: "Range",
-        examples: &[Example {
-            name: "dry",
-            summary: "How many there would be",
-            json: r#"{"topic":"demo","due_from":"2026-01-01T00:00:00Z","due_to":"2026-02-01T00:00:00Z","dry_run":true}"#,
-        }],
-    }),
+    body: Some(RequestBody { schema: "Range", examples: DRY }),
     answers: &[Answer::json(StatusCode::OK, "Redriven", "How many, exactly.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: "", path: "/v1/dead/redrive" },
@@ -64,4 +64,17 @@ pub const DROP: Operation = Operation {
     answers: &[Answer::json(StatusCode::OK, "OneTask", "The dead letter that was dropped.")],
     problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
+};
+
+pub const DROP_MANY: Operation = Operation {
+    id: "dropManyDead",
+    tag: Tag::Dead,
+    summary: "Drop many dead letters",
+    description: "For good. Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more. With `dry_run` they are \
+                  counted, and nothing is done.",
+    parameters: &[],
+    body: Some(RequestBody { schema: "Range", examples: DRY }),
+    answers: &[Answer::json(StatusCode::OK, "Dropped", "How many, exactly.")],
+    problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
+    sample: Sample { before: "", path: "/v1/dead/drop" },
 };

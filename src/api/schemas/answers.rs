@@ -17,7 +17,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("TaskPage", task_page()),
         ("DeadPage", dead_page()),
         ("OneTask", one_task()),
-        ("Redriven", redriven()),
+        ("Redriven", dead_changed("redriven", "Many dead letters that were put back.")),
+        ("Dropped", dead_changed("dropped", "Many dead letters that were dropped.")),
         ("Counts", counts()),
         ("Cluster", cluster()),
         ("Node", node()),
@@ -125,13 +126,14 @@ fn cancelled_many() -> Value {
     object("Many tasks that were cancelled.", &["cancelled", "more", "dry_run"], &properties)
 }
 
-fn redriven() -> Value {
+/// Of many dead letters; `done` is the member that counts them.
+fn dead_changed(done: &str, description: &str) -> Value {
     let properties = json!({
-        "redriven": count("How many, exactly; with `dry_run` how many there are."),
+        done: count("How many, exactly; with `dry_run` how many there are."),
         "more": boolean("There may be more: repeat the request."),
         "dry_run": boolean("Nothing was done."),
     });
-    object("Many dead letters that were put back.", &["redriven", "more", "dry_run"], &properties)
+    object(description, &[done, "more", "dry_run"], &properties)
 }
 
 fn one_task() -> Value {

@@ -252,6 +252,13 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
     assert_eq!((&dropped["task"]["state"], &dropped["task"]["id"]), (&"dead".into(), &second.clone().into()));
     assert_eq!(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
     assert_eq!(json_of(api.ask(bare("GET", "/v1/dead")).await).await, serde_json::json!({"dead": [], "cursor": null}));
+    for delay in 0..3 {
+        submit(&api, &format!(r#"{{"topic":"dead","delay":{delay},"payload":1}}"#)).await;
+    }
+    for (dry_run, dropped) in [(true, 3), (false, 3), (false, 0)] {
+        let answer = api.ask(post("/v1/dead/drop", format!(r#"{{"topic":"dead","dry_run":{dry_run}}}"#))).await;
+        assert_eq!(json_of(answer).await, serde_json::json!({"dropped": dropped, "more": false, "dry_run": dry_run}));
+    }
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ const REPLACEMENTS_OF_MODEL: &[Replacement] = &[
 #[tokio::test]
 async fn wrong_calls_for_many_tasks_are_refused_with_the_field() {
     let api = api();
-    for path in ["/v1/tasks/cancel", "/v1/dead/redrive"] {
+    for path in ["/v1/tasks/cancel", "/v1/dead/redrive", "/v1/dead/drop"] {
         for (body, status, kind, field) in BULKS.iter().chain(BULKS_OF_MODEL) {
             check_response(api.ask(post(path, *body)).await, (*status, kind, field), body).await;
         }

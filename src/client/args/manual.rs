@@ -44,9 +44,11 @@ pub const DEAD_LIST_USAGE: &str = "punctual dead list [--topic <TOPIC>] [--due-f
 
 pub const DEAD_REDRIVE_USAGE: &str = "\
 punctual dead redrive <ID> [OPTIONS]
-       punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] [--dry-run] [OPTIONS]";
+       punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
 
-pub const DEAD_DELETE_USAGE: &str = "punctual dead delete <ID> [OPTIONS]";
+pub const DEAD_DROP_USAGE: &str = "\
+punctual dead drop <ID> [OPTIONS]
+       punctual dead drop --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
 
 pub const SUBMIT_USAGE: &str = "\
 punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]
@@ -101,7 +103,9 @@ Examples:
   punctual dead list --topic orders
   punctual dead redrive 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead redrive --topic orders --dry-run
-  punctual dead delete 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
+  punctual dead redrive --topic orders --yes
+  punctual dead drop 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual dead drop --topic orders --due-to 2030-01-31T00:00:00Z --yes";
 
 /// Examples, and the exit codes.
 pub fn with_codes(examples: &str, codes: &str) -> String {

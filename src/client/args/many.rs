@@ -65,9 +65,13 @@ pub enum DeadCommand {
     /// Puts dead letters back: each becomes a task again and is published as soon as may be.
     ///
     /// One by its id, or all of a topic (and of a range of due times).
-    Redrive(DeadRedrive),
-    /// Deletes a dead letter for good.
-    Delete(DeadDelete),
+    #[command(override_usage = manual::DEAD_REDRIVE_USAGE)]
+    Redrive(DeadChange),
+    /// Drops dead letters, for good.
+    ///
+    /// One by its id, or all of a topic (and of a range of due times).
+    #[command(override_usage = manual::DEAD_DROP_USAGE, alias = "delete")]
+    Drop(DeadChange),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -88,39 +92,28 @@ pub struct DeadList {
     pub node: Node,
 }
 
+/// Which dead letters are put back, or dropped.
 #[derive(Args, Clone, Debug)]
 #[command(
-    override_usage = manual::DEAD_REDRIVE_USAGE,
     group = which(&["id", "topic"]),
     after_help = EXIT_CODES,
     after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES)
 )]
-pub struct DeadRedrive {
+pub struct DeadChange {
     /// The task's id.
-    #[arg(value_name = "ID", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run", "yes"])]
     pub id: Option<TaskId>,
     /// All dead letters of this topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
     pub range: Range,
-    /// Says how many it would be, and puts none back.
-    #[arg(long)]
+    /// Says how many it would be, and does nothing to them.
+    #[arg(long, requires = "topic")]
     pub dry_run: bool,
-    #[command(flatten)]
-    pub node: Node,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(
-    override_usage = manual::DEAD_DELETE_USAGE,
-    after_help = EXIT_CODES,
-    after_long_help = with_codes(manual::DEAD_EXAMPLES, EXIT_CODES)
-)]
-pub struct DeadDelete {
-    /// The task's id.
-    #[arg(value_name = "ID")]
-    pub id: TaskId,
+    /// All of them: what is put back cannot be cancelled, what is dropped does not come back.
+    #[arg(long, requires = "topic", conflicts_with = "dry_run")]
+    pub yes: bool,
     #[command(flatten)]
     pub node: Node,
 }

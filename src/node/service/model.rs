@@ -236,6 +236,14 @@ impl Model {
         }))
     }
 
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
+        if !bulk.is_dry_run {
+            lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
+        }
+        Ok(BulkDone { task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+    }
+
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         let mut tasks = lock(&self.tasks);
         let index = tasks.iter().position(|task| task.id == id && task.state == TaskState::Dead);
