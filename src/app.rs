@@ -2,7 +2,7 @@
 
 mod assembly;
 mod bounds;
-mod kafka_settings;
+pub mod kafka_settings;
 mod readiness;
 mod startup;
 

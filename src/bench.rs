@@ -43,13 +43,13 @@ use crate::postgres::connection;
 use crate::postgres::old_snapshot::OldSnapshot;
 use crate::shutdown::chain;
 
-/// Runs a scenario and says what came of it.
-pub async fn run(bench: Bench) -> ExitCode {
+/// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the consumer.
+pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {
     if let Err(wrong) = bench.check() {
         say(&format!("bench: {wrong}"));
         return ExitCode::from(2);
     }
-    let outcome = match measure(&bench).await {
+    let outcome = match measure(&bench, kafka_properties).await {
         Ok(report) if report.counts.accepted == 0 => Err(format!("no task was accepted: {}", report.reason.unwrap_or_default())),
         Ok(report) => tell(&report, &bench.common).map(|()| report),
         Err(failure) => Err(failure),
@@ -67,9 +67,9 @@ pub async fn run(bench: Bench) -> ExitCode {
     }
 }
 
-async fn measure(bench: &Bench) -> Result<Report, String> {
+async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Result<Report, String> {
     let common = &bench.common;
-    let setup = setup_of(common);
+    let setup = setup_of(common, kafka_properties);
     let due = if matches!(bench.scenario, Scenario::Immediate(_)) { Due::Now } else { Due::At };
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
     let rest = Rest::new(&common.urls, common.topic.as_str(), records, due);
@@ -137,10 +137,10 @@ async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
 }
 
 /// What a consumer needs of the settings for Kafka; the rest is a producer's.
-pub fn kafka_settings(bootstrap: &str, properties: &[(String, String)]) -> kafka::Settings {
+pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> kafka::Settings {
     kafka::Settings {
         bootstrap: bootstrap.to_owned(),
-        properties: properties.to_vec(),
+        properties,
         client_id: "punctual-bench".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),
@@ -149,11 +149,11 @@ pub fn kafka_settings(bootstrap: &str, properties: &[(String, String)]) -> kafka
     }
 }
 
-fn setup_of(common: &Common) -> Setup {
+fn setup_of(common: &Common, kafka_properties: Vec<(String, String)>) -> Setup {
     let settings = [("payload bytes", common.payload_bytes.to_string()), ("nodes", common.urls.len().to_string())];
     Setup {
         topic: common.topic.clone(),
-        kafka: kafka_settings(&common.kafka, &common.kafka_properties),
+        kafka: kafka_settings(&common.kafka, kafka_properties),
         watched: common.pids.clone(),
         settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
     }

@@ -20,7 +20,6 @@ pub mod task;
 mod tests;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use answer::{Answer, Deed, Ending};
 use args::DeadCommand;
@@ -61,7 +60,7 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
         _ => caller.post(&TASKS, body)?,
     };
     let repeating = if args.name.is_some() { Repeating::IsSafe } else { Repeating::MayDouble };
-    let asked = caller.ask_for(&call, Duration::from_secs(args.retry_for.unwrap_or(0)), repeating).await;
+    let asked = caller.ask_for(&call, args.retry_for.unwrap_or_default(), repeating).await;
     asked.map(|asked| asked.answer)
 }
 

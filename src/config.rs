@@ -44,7 +44,11 @@ pub enum Command {
     Client(client::Command),
     /// A script to print.
     Completions(Vec<u8>),
-    Bench(Box<Bench>),
+    Bench {
+        args: Box<Bench>,
+        /// For the consumer.
+        kafka_properties: Vec<Property>,
+    },
 }
 
 /// Why there is nothing to do.
@@ -98,7 +102,7 @@ fn interpret(
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
         args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
-        args::Words::Bench(args) => Ok(Command::Bench(args)),
+        args::Words::Bench(words) => bench(*words, host),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),
@@ -107,6 +111,12 @@ fn interpret(
             Err(Refusal::Problems(problems))
         }
     }
+}
+
+fn bench(words: args::BenchWords, host: &host::Host<'_>) -> Result<Command, Vec<Problem>> {
+    let mut reader = reader::Reader::default();
+    let kafka_properties = properties::read(&words.kafka_properties, host, &mut reader);
+    reader.finish(Command::Bench { args: Box::new(words.bench), kafka_properties })
 }
 
 /// What a shell must know to complete this program's command lines.

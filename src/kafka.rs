@@ -23,7 +23,7 @@ pub use hooks::Hooks;
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, Reader};
-pub use settings::{Mode, Settings, is_property};
+pub use settings::{Mode, Settings, is_property, problems_of_properties};
 pub use topics::{LookUpError, TopicFacts, Topics};
 
 use thiserror::Error;

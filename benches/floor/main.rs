@@ -65,7 +65,7 @@ fn now() -> Timestamp {
 
 /// The product's producer with the product's settings.
 fn producer(bootstrap: &str, slots: &Arc<Slots>, settled: mpsc::Sender<Arc<Held>>) -> Producer {
-    let settings = punctual::bench::kafka_settings(bootstrap, &[]);
+    let settings = punctual::bench::kafka_settings(bootstrap, Vec::new());
     let metrics = kafka::Metrics::register(&mut punctual::telemetry::registry("floor", "floor"));
     let topics = Topics::start(&settings, metrics.clone()).expect("the thread of the topics");
     let slots = Arc::clone(slots);

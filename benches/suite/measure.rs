@@ -245,7 +245,7 @@ impl One<'_> {
     async fn by<I: Intake>(&self, running: &mut Running, intake: &I) -> Result<Report, Failure> {
         let setup = Setup {
             topic: TopicName::new(&self.place.topic)?,
-            kafka: kafka_settings(&self.servers.kafka, &[]),
+            kafka: kafka_settings(&self.servers.kafka, Vec::new()),
             watched: running.watched().to_vec(),
             settings: Default::default(),
         };

@@ -9,7 +9,7 @@ const HEADROOM_TASKS: usize = 20_000;
 pub fn of(settings: &Settings) -> kafka::Settings {
     kafka::Settings {
         bootstrap: settings.kafka.bootstrap.clone(),
-        properties: settings.kafka.properties.iter().map(pair).collect(),
+        properties: settings.kafka.properties.iter().map(Property::pair).collect(),
         client_id: format!("punctual-{}", settings.node_name),
         linger: settings.kafka.linger,
         publish_deadline: settings.kafka.publish_deadline,
@@ -18,20 +18,18 @@ pub fn of(settings: &Settings) -> kafka::Settings {
     }
 }
 
-fn pair(property: &Property) -> (String, String) {
-    (property.name.clone(), property.value.expose().to_owned())
-}
-
 /// Everything that is wrong with them, in words for the operator.
 pub fn problems(settings: &Settings) -> Vec<Problem> {
+    let of_servers = of(settings).problems_of_servers().into_iter().map(|text| Problem { flag: "--kafka", text });
+    of_servers.chain(problems_of_properties(&settings.kafka.properties)).collect()
+}
+
+/// Everything that is wrong with properties of librdkafka; no value is repeated.
+pub fn problems_of_properties(properties: &[Property]) -> Vec<Problem> {
     let of_property = |text| Problem { flag: "--kafka-property", text };
     let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
-    let properties = &settings.kafka.properties;
-    let named = properties.iter().filter(|property| !is_nameless(property)).map(pair).collect();
-    let kafka = kafka::Settings { properties: named, ..of(settings) };
-    let mut problems: Vec<Problem> =
-        kafka.problems_of_servers().into_iter().map(|text| Problem { flag: "--kafka", text }).collect();
-    problems.extend(kafka.problems_of_properties().into_iter().map(of_property));
+    let named: Vec<(String, String)> = properties.iter().filter(|property| !is_nameless(property)).map(Property::pair).collect();
+    let mut problems: Vec<Problem> = kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
     if properties.iter().any(|property| is_nameless(&property)) {
         problems.push(of_property(
             "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not have; its name is not repeated, for it may be part of a password: \

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::cpu::Watched;
-use crate::domain::TopicName;
+use crate::domain::{TopicName, duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,9 +45,6 @@ pub struct Common {
     /// Kafka's bootstrap servers, for the consumer.
     #[arg(long, global = true, env = "PUNCTUAL_KAFKA", value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
     pub kafka: String,
-    /// A property of librdkafka for the consumer; repeatable.
-    #[arg(long = "kafka-property", global = true, value_name = "K=V", value_parser = pair)]
-    pub kafka_properties: Vec<(String, String)>,
     /// The topic, with append times. Give it to nobody else meanwhile.
     #[arg(long, global = true, value_name = "TOPIC", value_parser = topic, default_value = "punctual-bench")]
     pub topic: TopicName,
@@ -125,7 +122,7 @@ pub struct Lateness {
     #[command(flatten)]
     pub steady: Steady,
     /// How long tasks are measured.
-    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "60s")]
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub measured: Duration,
 }
 
@@ -135,9 +132,10 @@ pub struct Soak {
     #[command(flatten)]
     pub steady: Steady,
     /// How long tasks are measured.
-    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "30m")]
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30m")]
     pub measured: Duration,
-    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a forgotten session or a long report does.
+    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a forgotten session or a long report does. The variable
+    /// PGPASSWORD can hold the password.
     #[arg(long, value_name = "POSTGRES-URL")]
     pub hold_snapshot: Option<String>,
 }
@@ -149,10 +147,10 @@ pub struct Steady {
     #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
     /// How far ahead tasks are submitted, at least.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "1s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
     pub ahead_min: Duration,
     /// How far ahead tasks are submitted, at most. What is measured begins so much later.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub ahead_max: Duration,
     /// Tasks in one call, at most.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -164,7 +162,7 @@ pub struct Steady {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub pending: u64,
     /// The first seconds at the full rate, which are not measured.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
 }
 
@@ -175,7 +173,7 @@ pub struct Burst {
     #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
     pub count: u32,
     /// From the first submit to the instant.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "20s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
     pub lead: Duration,
 }
 
@@ -186,10 +184,10 @@ pub struct Drain {
     #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
     pub count: u32,
     /// From the first submit to the first due time: within it all are submitted and the nodes stopped.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "60s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub lead: Duration,
     /// The span in which the tasks are due, in random order.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "60s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub spread: Duration,
 }
 
@@ -206,10 +204,10 @@ pub struct Submit {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
     /// How long submits are measured.
-    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "20s")]
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
     pub measured: Duration,
     /// The first seconds, which are not measured.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
 }
 
@@ -237,27 +235,15 @@ pub struct Immediate {
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub connections: u16,
     /// How long requests are measured.
-    #[arg(long = "for", value_name = "SPAN", value_parser = span, default_value = "30s")]
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30s")]
     pub measured: Duration,
     /// The first seconds, which are not measured.
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "5s")]
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it like name=value")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn topic(text: &str) -> Result<TopicName, String> {
     TopicName::new(text).map_err(|error| error.to_string())
-}
-
-/// `500ms`, `60s`, `30m`, `2h`.
-fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || "write it like 500ms, 60s, 30m or 2h".to_owned();
-    let span: jiff::SignedDuration = text.parse().map_err(|_says_less| wrong())?;
-    Duration::try_from(span).map_err(|_negative| wrong())
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 mod manual;
 mod many;
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 
@@ -12,9 +12,10 @@ use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
 
 use crate::domain::TaskId;
+use crate::domain::duration::{self, spelled};
 
-/// How long lines are sent again while nothing gets through, unless told otherwise, in seconds.
-pub const RETRY_FOR_OF_LINES: u64 = 300;
+/// How long lines are sent again while nothing gets through, unless told otherwise.
+pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 /// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at most 255 bytes.
 const RUN_ID_BYTES_MAX: usize = 200;
 
@@ -29,7 +30,7 @@ pub enum Command {
     Cancel(Cancel),
     /// Lists pending tasks in the order of their due times.
     List(List),
-    /// Dead letters, the tasks that were given up on: lists them, puts them back, deletes them.
+    /// Dead letters, the tasks that were given up on: lists them, puts them back, drops them.
     Dead(Dead),
 }
 
@@ -42,9 +43,9 @@ pub struct Node {
     /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on stderr.
     #[arg(long)]
     pub json: bool,
-    /// How long the call may take, in seconds. A node itself answers within 30.
-    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SECONDS", default_value_t = 35, value_parser = seconds(1..=3600))]
-    pub timeout: u64,
+    /// How long the call may take, from 1s to 1h. A node itself answers within 30s.
+    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SPAN", default_value = "35s", value_parser = span(Duration::from_secs(1), Duration::from_hours(1)))]
+    pub timeout: Duration,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -82,11 +83,11 @@ pub struct Submit {
     /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
     pub replace: bool,
-    /// How long to ask again, in seconds, with growing pauses, while the node is away or busy. 0: ask once. [default: 0; with FILE: 300]
+    /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s: ask once. [default: 0s; with FILE: 5m]
     ///
     /// A task without a name is asked for again only when it was certainly not stored.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(0..=604_800))]
-    pub retry_for: Option<u64>,
+    #[arg(long, value_name = "SPAN", value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24)))]
+    pub retry_for: Option<Duration>,
     #[command(flatten)]
     pub lines: Lines,
     #[command(flatten)]
@@ -224,9 +225,10 @@ fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + 
     }
 }
 
-fn seconds(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+fn span(from: Duration, to: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let count = text.parse().ok().filter(|count| range.contains(count));
-        count.ok_or_else(|| format!("a whole number of seconds from {} to {}, without a unit", range.start(), range.end()))
+        let span = duration::parse(text)?;
+        let is_within = (from..=to).contains(&span);
+        is_within.then_some(span).ok_or_else(|| format!("it takes {} to {}", spelled(from), spelled(to)))
     }
 }

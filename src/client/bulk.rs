@@ -14,6 +14,7 @@ use super::figures::{counted, grouped};
 use super::pages::Answered;
 use super::retry::Patience;
 use crate::clock;
+use crate::domain::duration::spelled;
 
 /// See [`Bulk::retry_for`].
 pub const RETRY_FOR: Duration = Duration::from_secs(60);
@@ -96,8 +97,11 @@ impl Bulk<'_> {
             } else {
                 // Somebody else has them in hand just now.
                 let Some(pause) = patience.pause(clock::monotonic(), None, rand::random()) else {
-                    let text =
-                        format!("the node says that there are more, and has {} none of them for {:?}", self.done, self.retry_for);
+                    let text = format!(
+                        "the node says that there are more, and has {} none of them for {}",
+                        self.done,
+                        spelled(self.retry_for)
+                    );
                     return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
                 };
                 clock::sleep(pause).await;

@@ -12,6 +12,7 @@ use super::answer::{Answer, Ending, Exit, Problem};
 use super::args;
 use super::retry::Patience;
 use crate::clock;
+use crate::domain::duration::spelled;
 
 /// A node on the same network answers a connect in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ pub struct Caller {
     /// The base as it was given, for messages: without a password.
     shown: String,
     /// Seconds.
-    timeout: u64,
+    timeout: Duration,
 }
 
 impl Caller {
@@ -72,7 +73,7 @@ impl Caller {
         })?;
         let http = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(Duration::from_secs(node.timeout))
+            .timeout(node.timeout)
             .redirect(Policy::none())
             // A proxy that is set for the web would take calls to this machine as well.
             .no_proxy()
@@ -175,7 +176,7 @@ impl Caller {
             return Ending::new(Exit::NothingDone, text);
         }
         if error.is_timeout() {
-            return Ending::new(Exit::Unknown, format!("{base} did not answer within {} s (--timeout)", self.timeout));
+            return Ending::new(Exit::Unknown, format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)));
         }
         Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}", causes(error)))
     }

@@ -100,7 +100,7 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
     let input =
         Input::start(source, reading).map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
     let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
-    let retry_for = Duration::from_secs(args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES));
+    let retry_for = args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES);
     let plan = Plan {
         run_id,
         manner,

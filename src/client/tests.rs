@@ -6,6 +6,7 @@ mod scripted;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use tokio::net::TcpListener;
@@ -44,7 +45,7 @@ async fn node() -> args::Node {
     let api = api::Api::new(Service::of_model(Arc::new(Model::default())), api::Settings::default(), metrics, Arc::new(registry));
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
-    args::Node { url: format!("http://{address}/"), json: false, timeout: 30 }
+    args::Node { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
 }
 
 async fn submit(node: &args::Node, line: &str) -> Answer {
@@ -109,7 +110,7 @@ async fn a_node_that_is_not_there_has_done_nothing() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     rustls::crypto::ring::default_provider().install_default().ok();
-    let nowhere = args::Node { url, json: false, timeout: 30 };
+    let nowhere = args::Node { url, json: false, timeout: Duration::from_secs(30) };
     let ending = livez(&nowhere).await.unwrap_err();
     assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
     let no_url = args::Node { url: "localhost:7070".to_owned(), ..nowhere };
@@ -120,7 +121,8 @@ async fn a_node_that_is_not_there_has_done_nothing() {
 async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     rustls::crypto::ring::default_provider().install_default().ok();
-    let silent = args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: 1 };
+    let silent =
+        args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: Duration::from_secs(1) };
     let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     assert_eq!(Deed::Look.end(ending).exit, Exit::NothingDone);

@@ -41,7 +41,7 @@ pub(super) enum Words {
     #[command(flatten)]
     Client(client::Command),
     /// Measures a running cluster: tasks go in over REST, records are read from the topic.
-    Bench(Box<Bench>),
+    Bench(Box<BenchWords>),
     /// Prints what a shell must know to complete command lines of this program.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
@@ -62,6 +62,14 @@ Examples:
   source <(punctual completions bash)
   punctual completions zsh > ~/.zfunc/_punctual
   punctual completions fish > ~/.config/fish/completions/punctual.fish";
+
+#[derive(Args, Debug)]
+pub(super) struct BenchWords {
+    #[command(flatten)]
+    pub bench: Bench,
+    #[command(flatten, next_help_heading = "Of every scenario")]
+    pub kafka_properties: KafkaProperties,
+}
 
 #[derive(Args, Debug)]
 pub(super) struct Completions {
@@ -130,23 +138,30 @@ pub(super) struct Schema {
     pub auto_migrate: String,
 }
 
+/// Properties of librdkafka, from everywhere they can be written.
+#[derive(Args, Debug)]
+pub(super) struct KafkaProperties {
+    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value; a value with commas goes into the flag or the file.
+    ///
+    /// Any property can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence, and those that have a setting of their own, such as linger.ms.
+    #[arg(long = "kafka-property", global = true, value_name = "K=V")]
+    pub flags: Vec<Secret>,
+    /// What the variable says; not a flag for people.
+    #[arg(long = "kafka-properties", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES", value_name = "K=V,K=V", hide = true)]
+    pub list: Option<Secret>,
+    /// A file of such properties, one key=value a line; lines that start with # are comments. For secrets.
+    #[arg(long = "kafka-properties-file", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES_FILE", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Kafka")]
 pub(super) struct Kafka {
     /// Bootstrap servers, host:port, comma-separated. Required.
     #[arg(long = "kafka", env = "PUNCTUAL_KAFKA", value_name = "SERVERS")]
     pub bootstrap: Option<String>,
-    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value; a value with commas goes into the flag or the file.
-    ///
-    /// Any property of the producer can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence, and those that have a setting of their own, such as linger.ms.
-    #[arg(long = "kafka-property", value_name = "K=V")]
-    pub properties: Vec<Secret>,
-    /// What the variable says; not a flag for people.
-    #[arg(long = "kafka-properties", env = "PUNCTUAL_KAFKA_PROPERTIES", value_name = "K=V,K=V", hide = true)]
-    pub property_list: Option<Secret>,
-    /// A file of such properties, one key=value a line; lines that start with # are comments. For secrets.
-    #[arg(long = "kafka-properties-file", env = "PUNCTUAL_KAFKA_PROPERTIES_FILE", value_name = "FILE")]
-    pub properties_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub properties: KafkaProperties,
     /// How long the producer gathers records into one request. From 0s to 1s.
     ///
     /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a millisecond.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::args;
+use super::host::Host;
 use super::reader::Reader;
 use super::secret::Secret;
 
@@ -19,25 +21,39 @@ pub struct Property {
     pub is_from_list: bool,
 }
 
+impl Property {
+    /// Name and value, as Kafka's clients take them.
+    pub fn pair(&self) -> (String, String) {
+        (self.name.clone(), self.value.expose().to_owned())
+    }
+}
+
 impl fmt::Debug for Property {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_from_list { "(secret)" } else { &self.name })
     }
 }
 
-/// Properties as written, from everywhere they can be written.
+/// Properties as written.
 #[derive(Debug)]
-pub(super) struct Sources<'a> {
+struct Sources<'a> {
     /// One `k=v` each.
-    pub flags: &'a [Secret],
+    flags: &'a [Secret],
     /// `k=v,k=v`
-    pub variable: Option<&'a Secret>,
+    variable: Option<&'a Secret>,
     /// One `k=v` a line; empty lines, and lines that start with `#`, say nothing.
-    pub file: Option<&'a Secret>,
+    file: Option<&'a Secret>,
 }
 
-/// All properties. A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
-pub(super) fn read(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
+/// All properties, from everywhere they can be written.
+pub(super) fn read(args: &args::KafkaProperties, host: &Host<'_>, reader: &mut Reader) -> Vec<Property> {
+    let file = args.file.as_deref().and_then(|path| host.read_secret(FILE_FLAG, path, reader));
+    let variable = args.list.as_ref().filter(|list| !list.expose().trim().is_empty());
+    read_sources(&Sources { flags: &args.flags, variable, file: file.as_ref() }, reader)
+}
+
+/// A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
+fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
     let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, None, pair));
     let lines = sources.file.iter().flat_map(|file| (1_usize..).zip(file.expose().lines()));
@@ -84,7 +100,7 @@ mod tests {
         let (variable, file) = (variable.map(Secret::from), file.map(Secret::from));
         let mut reader = Reader::default();
         let sources = Sources { flags: &flags, variable: variable.as_ref(), file: file.as_ref() };
-        let properties = read(&sources, &mut reader);
+        let properties = read_sources(&sources, &mut reader);
         let problems = reader.finish(()).err().unwrap_or_default();
         (
             properties.into_iter().map(|property| (property.name, property.value.expose().to_owned())).collect(),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::units;
+use crate::domain::duration;
 
 /// One thing that is wrong with the settings, in words for the person who wrote them. It never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,7 +40,7 @@ impl Reader {
     }
 
     pub fn duration(&mut self, limits: Limits, text: &str) -> Duration {
-        self.bounded(limits, text, units::duration)
+        self.bounded(limits, text, duration::parse)
     }
 
     pub fn whole_millis(&mut self, limits: Limits, text: &str) -> Duration {

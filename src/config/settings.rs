@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::args;
 use super::host::Host;
-use super::properties::{self, Property, Sources};
+use super::properties::{self, Property};
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
 
@@ -158,9 +158,7 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
     } else if let Some(wrong) = bootstrap.split(',').find(|server| !has_port(server.trim())) {
         reader.problem("--kafka", format!("{} is not host:port", printable(wrong)));
     }
-    let file = args.properties_file.as_deref().and_then(|path| host.read_secret("--kafka-properties-file", path, reader));
-    let sources = Sources { flags: &args.properties, variable: filled(args.property_list.as_ref()), file: file.as_ref() };
-    let properties = properties::read(&sources, reader);
+    let properties = properties::read(&args.properties, host, reader);
     let linger = reader.duration(LINGER, &args.linger);
     let publish_deadline = reader.duration(PUBLISH_DEADLINE, &args.publish_deadline);
     if publish_deadline <= linger && reader.took(LINGER.flag) && reader.took(PUBLISH_DEADLINE.flag) {
@@ -173,11 +171,6 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
         publish_deadline,
         topic_denial_max: reader.duration(TOPIC_DENIAL_MAX, &args.topic_denial_max),
     }
-}
-
-/// A variable that is set to nothing is not set.
-fn filled(secret: Option<&Secret>) -> Option<&Secret> {
-    secret.filter(|secret| !secret.expose().trim().is_empty())
 }
 
 fn etcd(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {

@@ -128,6 +128,18 @@ fn secrets_come_from_files_and_are_never_printed() {
 }
 
 #[test]
+fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
+    let words = ["bench", "burst", "--kafka-properties-file", "properties", "--kafka-property", "ssl.ca.location=ca"];
+    let Ok(Command::Bench { kafka_properties, .. }) = invoke(&words) else { panic!("it was refused") };
+    let names: Vec<&str> = kafka_properties.iter().map(|property| property.name.as_str()).collect();
+    assert_eq!(names, ["ssl.ca.location", "sasl.password", "security.protocol"]);
+    assert!(!format!("{:?}", invoke(&words)).contains("hunter2"));
+    let twice = ["bench", "--kafka-property", "sasl.password=hunter2", "burst", "--kafka-properties-file", "properties"];
+    let Err(Refusal::Problems(problems)) = invoke(&twice) else { panic!("it was taken") };
+    assert!(problems[0].text.contains("given twice") && !format!("{problems:?}").contains("hunter2"), "{problems:?}");
+}
+
+#[test]
 fn no_problem_repeats_the_password_of_a_place() {
     for words in [
         ["--etcd", "http://root:hunter2@etcd:2379"],

@@ -1,17 +1,4 @@
-//! Spans and sizes as people write them.
-
-use std::time::Duration;
-
-use jiff::{Span, SpanRelativeTo};
-
-/// `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`); days are 24 hours. The error says what would be right.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
-    let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
-    // Months and years are refused here: they have no fixed length.
-    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_has_months_or_years| wrong())?;
-    Duration::try_from(signed).map_err(|_is_negative| wrong())
-}
+//! Sizes and counts as people write them.
 
 /// Bytes: `256MiB`, `64kB`, or a plain number. The error says what would be right.
 pub(super) fn size(text: &str) -> Result<usize, String> {
@@ -41,21 +28,6 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_are_read_as_people_write_them() {
-        for (text, millis) in [("200ms", 200), ("1h 30m", 5_400_000), ("7d", 604_800_000), ("PT30M", 1_800_000), ("0s", 0)] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        assert_eq!(duration("500us"), Ok(Duration::from_micros(500)));
-    }
-
-    #[test]
-    fn spans_without_a_unit_or_a_fixed_length_or_below_zero_are_refused() {
-        for text in ["", "5", "-5s", "1y", "2mo", "soon", "5s ago"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn sizes_are_read_with_their_units() {

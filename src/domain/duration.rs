@@ -1,6 +1,8 @@
-//! A length of time as people write it and the settings read it.
+//! A length of time as people write it, in settings, in flags and in what is told of them.
 
 use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
 
 /// Nanoseconds, and what they are called; days are 24 hours.
 const UNITS: [(u128, &str); 7] = [
@@ -12,6 +14,15 @@ const UNITS: [(u128, &str); 7] = [
     (1_000, "us"),
     (1, "ns"),
 ];
+
+/// `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`); days are 24 hours. The error says what would be right.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
+    let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
+    // Months and years are refused here: they have no fixed length.
+    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_has_months_or_years| wrong())?;
+    Duration::try_from(signed).map_err(|_is_negative| wrong())
+}
 
 /// `15m`, `3d`, `1h 30m`, `200ms`.
 pub fn spelled(duration: Duration) -> String {
@@ -30,6 +41,21 @@ pub fn spelled(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_are_read_as_people_write_them() {
+        for (text, millis) in [("200ms", 200), ("1h 30m", 5_400_000), ("7d", 604_800_000), ("PT30M", 1_800_000), ("0s", 0)] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(parse("500us"), Ok(Duration::from_micros(500)));
+    }
+
+    #[test]
+    fn spans_without_a_unit_or_a_fixed_length_or_below_zero_are_refused() {
+        for text in ["", "5", "-5s", "1y", "2mo", "soon", "5s ago"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_duration_is_told_in_the_largest_units_that_fit() {

@@ -80,7 +80,7 @@ const REFUSED: [(&str, &str); 6] = [
 impl Settings {
     /// Everything that is wrong, in words for the operator; nothing when it can be used. No value of a property is repeated.
     pub fn problems(&self) -> Vec<String> {
-        [self.problems_of_servers(), self.problems_of_properties()].concat()
+        [self.problems_of_servers(), problems_of_properties(&self.properties)].concat()
     }
 
     /// What is wrong with where and how much, but for the properties.
@@ -99,28 +99,6 @@ impl Settings {
             problems.push(format!("the bound of bytes in flight is from {BYTES_IN_FLIGHT_MIN} to {} KiB", i32::MAX));
         }
         problems
-    }
-
-    pub fn problems_of_properties(&self) -> Vec<String> {
-        let problems = self.properties.iter().filter_map(|(name, value)| problem_of(name, value));
-        problems.chain(self.problem_of_sasl()).collect()
-    }
-
-    /// librdkafka would ask to be compiled anew.
-    fn problem_of_sasl(&self) -> Option<String> {
-        let value_of = |wanted: &str| {
-            let given = self.properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
-            given.map(|(_, value)| value.to_ascii_uppercase())
-        };
-        let uses_sasl = value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
-        let missing = match value_of("sasl.mechanisms").as_deref() {
-            _ if !uses_sasl => return None,
-            None | Some("GSSAPI") => "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism",
-            // Nobody would fetch a token, and librdkafka says nothing while it waits for one.
-            Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
-            Some(_) => return None,
-        };
-        Some(format!("{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"))
     }
 
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
@@ -221,6 +199,29 @@ impl fmt::Debug for Settings {
 
 fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
+/// Everything that is wrong with properties of librdkafka, in words for the operator. No value is repeated.
+pub fn problems_of_properties(properties: &[(String, String)]) -> Vec<String> {
+    let problems = properties.iter().filter_map(|(name, value)| problem_of(name, value));
+    problems.chain(problem_of_sasl(properties)).collect()
+}
+
+/// librdkafka would ask to be compiled anew.
+fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
+    let value_of = |wanted: &str| {
+        let given = properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
+        given.map(|(_, value)| value.to_ascii_uppercase())
+    };
+    let uses_sasl = value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
+    let missing = match value_of("sasl.mechanisms").as_deref() {
+        _ if !uses_sasl => return None,
+        None | Some("GSSAPI") => "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism",
+        // Nobody would fetch a token, and librdkafka says nothing while it waits for one.
+        Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
+        Some(_) => return None,
+    };
+    Some(format!("{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"))
 }
 
 fn problem_of(given: &str, value: &str) -> Option<String> {

@@ -37,7 +37,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("http_body_util", &["api", "bench::http"]),
     ("hyper", &["api", "bench"]),
     ("hyper_util", &["api", "bench::http"]),
-    ("jiff", &["api", "bench", "client", "config"]),
+    ("jiff", &["api", "domain"]),
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
@@ -56,7 +56,7 @@ const EVERYWHERE: &[&str] = &["bytes", "futures_util", "rand", "thiserror", "tok
 
 /// Modules without input, output and clock, and the libraries that they may use: only values and their arithmetic.
 const PURE: &[(&str, &[&str])] =
-    &[("domain", &["bytes", "thiserror", "uuid", "xxhash_rust"]), ("engine", &["thiserror", "uuid", "xxhash_rust"])];
+    &[("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]), ("engine", &["uuid", "xxhash_rust"])];
 
 /// What is not pure in the standard library.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::io", "std::net", "std::process", "std::thread"];

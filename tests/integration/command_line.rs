@@ -65,7 +65,7 @@ fn results(output: &Output) -> (Vec<Value>, Value) {
 }
 
 async fn submit_file(url: &str, file: &TaskFile, run_id: &str) -> (Vec<Value>, Value) {
-    let words = ["submit", file.path(), "--run-id", run_id, "--json", "--batch", "250", "--timeout", "10"];
+    let words = ["submit", file.path(), "--run-id", run_id, "--json", "--batch", "250", "--timeout", "10s"];
     let output = punctual(url, &words).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     results(&output)

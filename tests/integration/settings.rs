@@ -61,8 +61,11 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     assert!(errors(&output).contains("--shards") && errors(&output).contains("--horizon"), "{}", errors(&output));
     let output = run(&["migrate", "--database-url", "postgres://x", "--leaf", "7s"]).await;
     assert!(output.status.code() == Some(2) && errors(&output).contains("--leaf"), "{}", errors(&output));
-    let output = run(&["show", "--timeout", "2s", "x"]).await;
-    assert!(output.status.code() == Some(2) && errors(&output).contains("without a unit"), "{}", errors(&output));
+    let output = run(&["show", "--timeout", "2", "x"]).await;
+    assert!(output.status.code() == Some(2) && errors(&output).contains("like 200ms, 30s"), "{}", errors(&output));
+    let output = run(&["bench", "burst", "--kafka-property", "acks=hunter2", "--kafka-property", "no.such=hunter2"]).await;
+    assert!(output.status.code() == Some(2) && errors(&output).contains("acks"), "{}", errors(&output));
+    assert!(errors(&output).contains("no.such") && !errors(&output).contains("hunter2"), "{}", errors(&output));
     let unknown = run(&["serve", "--no-such-flag"]).await;
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
 }

@@ -52,7 +52,7 @@ async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     Tasks::default().spawn("server", async move { Ok(axum::serve(listener, app).await?) });
-    (args::Node { url, json: false, timeout: 1 }, asked)
+    (args::Node { url, json: false, timeout: Duration::from_secs(1) }, asked)
 }
 
 fn all_new(names: &[String]) -> Option<(u16, Value)> {

@@ -21,7 +21,7 @@ const REFUSED: &str = r#"{"type":"urn:punctual:problem:unknown-topic","title":"T
 /// A submit with a name, while the server answers so; it asks again for a second.
 async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answer, Ending> {
     let server = Scripted::start(answers).await;
-    let args = submit_args("t --name n --delay 5 --payload 1 --retry-for 1").unwrap();
+    let args = submit_args("t --name n --delay 5 --payload 1 --retry-for 1s").unwrap();
     submit_one(&args::Submit { node: server.node.clone(), ..args }).await
 }
 
@@ -172,7 +172,7 @@ fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
 #[tokio::test]
 async fn no_message_repeats_the_password_of_a_url() {
     rustls::crypto::ring::default_provider().install_default().ok();
-    let caller = |url: &str| Caller::new(&args::Node { url: url.to_owned(), json: false, timeout: 1 });
+    let caller = |url: &str| Caller::new(&args::Node { url: url.to_owned(), json: false, timeout: Duration::from_secs(1) });
     for url in ["me:s3cret@proxy:7070", "https://me:s3/cret@proxy", "ftp://me:s3cret@proxy", "https://me:p@s3cret@ proxy"] {
         let ending = caller(url).unwrap_err();
         assert!(ending.exit == Exit::Usage && ending.text.contains("proxy"), "{}", ending.text);
@@ -183,7 +183,7 @@ async fn no_message_repeats_the_password_of_a_url() {
     let silent = caller(&format!("http://me:s3cret@{address}/base/")).unwrap();
     let call = call_of(&silent);
     let late = silent.ask(&call).await.unwrap_err();
-    assert_eq!(late.text, format!("http://{address}/base did not answer within 1 s (--timeout)"));
+    assert_eq!(late.text, format!("http://{address}/base did not answer within 1s (--timeout)"));
     drop(listener);
     let gone = silent.ask(&call).await.unwrap_err();
     assert!(gone.text.starts_with(&format!("cannot reach http://{address}/base: ")), "{}", gone.text);

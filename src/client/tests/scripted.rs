@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -37,7 +38,7 @@ impl Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/", listener.local_addr().unwrap());
         crate::shutdown::Tasks::default().spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
-        Self { node: args::Node { url, json: false, timeout: 30 }, asked }
+        Self { node: args::Node { url, json: false, timeout: Duration::from_secs(30) }, asked }
     }
 
     pub fn caller(&self) -> Caller {
