@@ -2,7 +2,7 @@
 
 mod assembly;
 mod bounds;
-pub mod kafka_settings;
+mod kafka_settings;
 mod readiness;
 mod startup;
 
@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, Api};
 use crate::clock;
-use crate::config::{self, MigrationSettings, Problem, Settings};
+use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::{ClusterWishes, NodeId};
 use crate::node::service::Service;
 use crate::postgres::schema;
@@ -34,12 +34,16 @@ const HOPELESS_GRACE: Duration = Duration::from_secs(1);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What the modules find wrong with their settings.
-pub fn problems(settings: &Settings) -> Vec<Problem> {
+pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
+    let settings = match wanted {
+        Wanted::Node(settings) => settings,
+        Wanted::Consumer(properties) => return kafka_settings::problems(properties),
+    };
     let mut problems = Vec::new();
     if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
         problems.push(Problem { flag: "--database-url", text });
     }
-    problems.extend(kafka_settings::problems(settings));
+    problems.extend(kafka_settings::problems(&settings.kafka.properties));
     problems
 }
 

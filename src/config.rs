@@ -47,7 +47,7 @@ pub enum Command {
     Bench {
         args: Box<Bench>,
         /// For the consumer.
-        kafka_properties: Vec<Property>,
+        kafka: Vec<Property>,
     },
 }
 
@@ -77,8 +77,19 @@ fn say(problems: &[Problem]) -> io::Result<()> {
     problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
 }
 
-/// Reads the command line and the environment. `check` says what the modules that are to use a node's settings find wrong with them.
-pub fn read(words: impl IntoIterator<Item = OsString>, check: impl Fn(&Settings) -> Vec<Problem>) -> Result<Invocation, Refusal> {
+/// Settings that were read without a problem, for the modules that are to use them to look at.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    Node(&'a Settings),
+    /// A measurement's consumer.
+    Consumer(&'a [Property]),
+}
+
+/// Reads the command line and the environment. `check` says what the modules that are to use the settings find wrong with them.
+pub fn read(
+    words: impl IntoIterator<Item = OsString>,
+    check: impl Fn(Wanted<'_>) -> Vec<Problem>,
+) -> Result<Invocation, Refusal> {
     interpret(command(), words, &host::Host::here(), check)
 }
 
@@ -86,7 +97,7 @@ fn interpret(
     mut command: clap::Command,
     words: impl IntoIterator<Item = OsString>,
     host: &host::Host<'_>,
-    check: impl Fn(&Settings) -> Vec<Problem>,
+    check: impl Fn(Wanted<'_>) -> Vec<Problem>,
 ) -> Result<Invocation, Refusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(Refusal::Usage)?;
     let cli = args::Cli::from_arg_matches(&matches).map_err(|error| Refusal::Usage(error.format(&mut command)))?;
@@ -95,14 +106,13 @@ fn interpret(
         .map_err(|wrong| problems.push(Problem { flag: wrong.flag, text: wrong.text }))
         .ok();
     let command = match cli.command {
-        args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
-            let found = check(&settings);
-            if found.is_empty() { Ok(Command::Serve(Box::new(settings))) } else { Err(found) }
-        }),
+        args::Words::Serve(args) => settings::read(&args, host)
+            .and_then(|settings| fault(check(Wanted::Node(&settings))).map(|()| Command::Serve(Box::new(settings)))),
         args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
         args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
-        args::Words::Bench(words) => bench(*words, host),
+        args::Words::Bench(words) => bench(*words, host)
+            .and_then(|(args, kafka)| fault(check(Wanted::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),
@@ -113,10 +123,14 @@ fn interpret(
     }
 }
 
-fn bench(words: args::BenchWords, host: &host::Host<'_>) -> Result<Command, Vec<Problem>> {
+fn fault(problems: Vec<Problem>) -> Result<(), Vec<Problem>> {
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn bench(words: args::BenchWords, host: &host::Host<'_>) -> Result<(Box<Bench>, Vec<Property>), Vec<Problem>> {
     let mut reader = reader::Reader::default();
     let kafka_properties = properties::read(&words.kafka_properties, host, &mut reader);
-    reader.finish(Command::Bench { args: Box::new(words.bench), kafka_properties })
+    reader.finish((Box::new(words.bench), kafka_properties))
 }
 
 /// What a shell must know to complete this program's command lines.

@@ -34,8 +34,6 @@ const PROBE_TOPIC: &str = "__consumer_offsets";
 /// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("the settings for Kafka are wrong: {}", .0.join("; "))]
-    Settings(Vec<String>),
     #[error("create the {what}")]
     Create {
         what: &'static str,

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use punctual::config::{self, Command, Property, Refusal};
+use punctual::config::{self, Command, Property};
 use punctual::shutdown::{Failure, chain};
 use punctual::{app, bench, client, telemetry};
 
@@ -33,13 +33,7 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
-        Command::Bench { args, kafka_properties } => {
-            let problems = app::kafka_settings::problems_of_properties(&kafka_properties);
-            if !problems.is_empty() {
-                return Ok(Refusal::Problems(problems).report());
-            }
-            return Ok(Box::pin(bench::run(*args, kafka_properties.iter().map(Property::pair).collect())).await);
-        }
+        Command::Bench { args, kafka } => return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,11 +21,11 @@ use super::{body, query, respond};
 use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
 use crate::node::service::{Bulk, BulkDone};
 
-const FIELDS: [&str; 4] = ["topic", "due_from", "due_to", "dry_run"];
-const FIELDS_OF_CANCEL: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
+const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
 /// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
-fn bulk_of([topic, due_from, due_to, dry_run]: [Option<&RawValue>; 4]) -> Result<Bulk, Problem> {
+fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
+    let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {
         return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
     };
@@ -34,30 +34,16 @@ fn bulk_of([topic, due_from, due_to, dry_run]: [Option<&RawValue>; 4]) -> Result
         value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
     };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
-    Ok(Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None })
-}
-
-fn dead_of(text: &str) -> Result<Bulk, Problem> {
-    bulk_of(members(text, &FIELDS)?)
-}
-
-fn cancel_of(text: &str) -> Result<Bulk, Problem> {
-    let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS_OF_CANCEL)?;
-    let bulk = bulk_of([topic, due_from, due_to, dry_run])?;
+    let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
     let cursor = cursor.map(|cursor| string(cursor, "cursor")).transpose()?;
-    let from = cursor.map(|cursor| cursor_of(&cursor, List::Tasks, &bulk.selection())).transpose()?;
+    let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
     Ok(Bulk { from, ..bulk })
 }
 
-async fn read_bulk(
-    shared: &Shared,
-    request: Request<Body>,
-    deadline: Deadline,
-    read: impl Fn(&str) -> Result<Bulk, Problem>,
-) -> Result<Bulk, Problem> {
+async fn read_bulk(shared: &Shared, request: Request<Body>, deadline: Deadline, list: List) -> Result<Bulk, Problem> {
     query::refuse(request.uri())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
-    read(body::text_of(&bytes)?)
+    bulk_of(body::text_of(&bytes)?, list)
 }
 
 /// A call whose answer was lost. A dry run has changed nothing in any case.
@@ -65,9 +51,9 @@ fn unknown_of(bulk: &Bulk, done: &'static str, reason: &str) -> Problem {
     if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(done, reason) }
 }
 
+/// How far a call has come; beside it stands how many it has changed.
 #[derive(Serialize)]
-struct CancelledJson {
-    cancelled: u64,
+struct ProgressJson {
     more: bool,
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,54 +62,64 @@ struct CancelledJson {
     cursor: Option<String>,
 }
 
+fn progress_of(bulk: &Bulk, done: &BulkDone, list: List) -> ProgressJson {
+    ProgressJson {
+        more: done.has_more,
+        dry_run: bulk.is_dry_run,
+        searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
+        cursor: done.searched_to.map(|cursor| text_of(cursor, list, &bulk.selection())),
+    }
+}
+
+#[derive(Serialize)]
+struct CancelledJson {
+    cancelled: u64,
+    #[serde(flatten)]
+    progress: ProgressJson,
+}
+
 /// `POST /v1/tasks/cancel`
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, cancel_of).await?;
+    let bulk = read_bulk(&shared, request, deadline, List::Tasks).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "cancelled", reason);
-    let BulkDone { task_count, has_more, searched_to } = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
-    let answer = CancelledJson {
-        cancelled: task_count,
-        more: has_more,
-        dry_run: bulk.is_dry_run,
-        searched_to: searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
-        cursor: searched_to.map(|cursor| text_of(cursor, List::Tasks, &bulk.selection())),
-    };
-    Ok(respond::json(StatusCode::OK, &answer))
+    let done = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
+    let progress = progress_of(&bulk, &done, List::Tasks);
+    Ok(respond::json(StatusCode::OK, &CancelledJson { cancelled: done.task_count, progress }))
 }
 
 #[derive(Serialize)]
 struct RedrivenJson {
     redriven: u64,
-    more: bool,
-    dry_run: bool,
+    #[serde(flatten)]
+    progress: ProgressJson,
 }
 
 /// `POST /v1/dead/redrive`
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, dead_of).await?;
+    let bulk = read_bulk(&shared, request, deadline, List::DeadLetters).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "redriven", reason);
     let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
-    let answer = RedrivenJson { redriven: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
-    Ok(respond::json(StatusCode::OK, &answer))
+    let progress = progress_of(&bulk, &done, List::DeadLetters);
+    Ok(respond::json(StatusCode::OK, &RedrivenJson { redriven: done.task_count, progress }))
 }
 
 #[derive(Serialize)]
 struct DroppedJson {
     dropped: u64,
-    more: bool,
-    dry_run: bool,
+    #[serde(flatten)]
+    progress: ProgressJson,
 }
 
 /// `POST /v1/dead/drop`
 pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, dead_of).await?;
+    let bulk = read_bulk(&shared, request, deadline, List::DeadLetters).await?;
     let unknown = |reason: &str| unknown_of(&bulk, "dropped", reason);
     let done = shared.ask(deadline, shared.service.drop_all_dead(&bulk), unknown).await?;
-    let answer = DroppedJson { dropped: done.task_count, more: done.has_more, dry_run: bulk.is_dry_run };
-    Ok(respond::json(StatusCode::OK, &answer))
+    let progress = progress_of(&bulk, &done, List::DeadLetters);
+    Ok(respond::json(StatusCode::OK, &DroppedJson { dropped: done.task_count, progress }))
 }
 
 #[derive(Serialize)]

@@ -1,9 +1,8 @@
 //! What the service refuses, as problems: the only place where a refusal gets its type.
 
-use std::time::Duration;
-
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use crate::domain::duration::spelled;
 use crate::node::service::{Refusal, Trouble};
 
 /// Where the parts of a task came from, so that a refusal can name the field.
@@ -33,7 +32,7 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
         .at("key"),
         Refusal::TooFar { delay_max } => Problem::new(
             ProblemType::TooFarAhead,
-            format!("a task may be due at most {} ahead (--delay-max)", span_text(delay_max)),
+            format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
         )
         .at(origin.due),
         Refusal::BadValue { reason } => {
@@ -53,17 +52,5 @@ pub fn of_trouble(trouble: Trouble, unknown: impl FnOnce(&str) -> Problem) -> Pr
         Trouble::Unavailable { reason } => Problem::unavailable(&reason),
         Trouble::Unknown { reason } => unknown(&reason),
         Trouble::Draining => Problem::draining(),
-    }
-}
-
-/// A span for people, in the largest unit that divides it.
-fn span_text(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        _ if span.subsec_nanos() > 0 => format!("{} s", span.as_secs_f64()),
-        _ if seconds >= 86_400 && seconds.is_multiple_of(86_400) => format!("{} days", seconds / 86_400),
-        _ if seconds >= 3600 && seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
-        _ if seconds >= 60 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
-        _ => format!("{seconds} s"),
     }
 }

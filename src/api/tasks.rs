@@ -38,7 +38,7 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     drop(bytes);
     let echo = echo_of(&draft);
     let mut answers = ask_to_store(&shared, vec![draft], deadline).await?.into_iter();
-    let answer = answers.next().unwrap_or_else(no_answer);
+    let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
     let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
@@ -60,11 +60,6 @@ async fn ask_to_store(
     deadline: Deadline,
 ) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
     shared.in_time(deadline.hold(shared.service.submit(drafts)).await, Problem::submit_unknown)
-}
-
-/// The service answers each draft; should it ever not, the task may be stored.
-fn no_answer() -> Result<Accepted, Refusal> {
-    Err(Refusal::Unknown { reason: "the node lost the answer".to_owned() })
 }
 
 /// A new task, and where it is found.
@@ -155,7 +150,7 @@ fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<
     let mut done = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         done.push(item.and_then(|(echo, origin)| {
-            let answer = answers.next().unwrap_or_else(no_answer);
+            let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
             let accepted = answer.map_err(|refusal| {
                 let problem = of_refusal(refusal, origin);
                 if problem.has_field() { problem.within(&item_path(index)) } else { problem }

@@ -12,12 +12,10 @@ use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId};
-use crate::engine::books::Suspects;
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
-use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::engine::topics::{self, Topics};
-use crate::node::adopter::Adopter;
+use crate::node::adopter::{self, Adopter};
 use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
@@ -171,7 +169,7 @@ impl Running {
 
     /// Gives up what is left when there is no more time: nothing of it leaves this node any more, and others adopt it.
     pub fn give_up(&self) {
-        let batches = self.holdings.give_up_all_but(&[], clock::monotonic());
+        let batches = self.holdings.give_up_all();
         if let Err(error) = self.publisher.purge() {
             tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
         }
@@ -386,22 +384,17 @@ impl Site<'_> {
         let (shared, reports) = (Arc::clone(&core.shared), Arc::clone(&core.publisher.reports));
         let settler = Settler::new(settles, shared, reports, Arc::clone(&undone), tasks.stopping.clone());
         tasks.spawn("settle", settler.run());
-        let adopter = Adopter {
+        let adopter = adopter::Parts {
             adoptions: Adoptions::new(&parts.postgres, parts.node),
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
             undone,
             adopt_now: core.membership.adopt_now(),
             stopping: tasks.stopping.clone(),
-            suspects: Suspects::default(),
-            to_load: Vec::new(),
-            to_free: Vec::new(),
             bulletin: core.membership.bulletin(),
             progress: core.progress.clone(),
-            past: LookBack::default(),
-            own_floor: OwnFloor::default(),
         };
-        tasks.spawn("adopt", adopter.run());
+        tasks.spawn("adopt", Adopter::new(adopter).run());
         tasks.spawn("close producers", TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()));
         let topic_keeper = TopicKeeper {
             shared: Arc::clone(&core.shared),

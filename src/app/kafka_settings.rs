@@ -9,7 +9,7 @@ const HEADROOM_TASKS: usize = 20_000;
 pub fn of(settings: &Settings) -> kafka::Settings {
     kafka::Settings {
         bootstrap: settings.kafka.bootstrap.clone(),
-        properties: settings.kafka.properties.iter().map(Property::pair).collect(),
+        properties: Property::pairs(&settings.kafka.properties),
         client_id: format!("punctual-{}", settings.node_name),
         linger: settings.kafka.linger,
         publish_deadline: settings.kafka.publish_deadline,
@@ -18,17 +18,11 @@ pub fn of(settings: &Settings) -> kafka::Settings {
     }
 }
 
-/// Everything that is wrong with them, in words for the operator.
-pub fn problems(settings: &Settings) -> Vec<Problem> {
-    let of_servers = of(settings).problems_of_servers().into_iter().map(|text| Problem { flag: "--kafka", text });
-    of_servers.chain(problems_of_properties(&settings.kafka.properties)).collect()
-}
-
 /// Everything that is wrong with properties of librdkafka; no value is repeated.
-pub fn problems_of_properties(properties: &[Property]) -> Vec<Problem> {
+pub fn problems(properties: &[Property]) -> Vec<Problem> {
     let of_property = |text| Problem { flag: "--kafka-property", text };
     let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
-    let named: Vec<(String, String)> = properties.iter().filter(|property| !is_nameless(property)).map(Property::pair).collect();
+    let named = Property::pairs(properties.iter().filter(|property| !is_nameless(property)));
     let mut problems: Vec<Problem> = kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
     if properties.iter().any(|property| is_nameless(&property)) {
         problems.push(of_property(
@@ -50,7 +44,7 @@ mod tests {
         let servers = if flags[0] == "--kafka" { &[][..] } else { &["--kafka", "b:1"] };
         let words = ["punctual", "serve", "--database-url", "postgres://db/punctual"];
         let words = words.iter().chain(servers).chain(&flags).map(OsString::from);
-        match config::read(words, super::problems) {
+        match config::read(words, crate::app::problems) {
             Ok(_) => Vec::new(),
             Err(Refusal::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
             Err(Refusal::Usage(error)) => panic!("{error}"),

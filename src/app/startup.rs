@@ -33,13 +33,10 @@ pub async fn wait_for_postgres(
             // What a migration has begun is rolled back with its connection.
             () = tasks.draining.cancelled() => return Ok(None),
         };
-        let error = match tried {
+        let reason = match tried {
             Ok(checked) => return Ok(Some(checked)),
-            Err(error) => error,
-        };
-        let reason = match &error {
-            Attempt::Away(reason) => reason.clone(),
-            Attempt::Refused(failure) => return Err(failure.clone().into()),
+            Err(Attempt::Refused(failure)) => return Err(failure.into()),
+            Err(Attempt::Away(reason)) => reason,
         };
         if said.as_ref() != Some(&reason) {
             tracing::warn!(database = parts.postgres.place(), reason, "Postgres cannot be used yet; trying again");

@@ -22,9 +22,9 @@ pub struct Property {
 }
 
 impl Property {
-    /// Name and value, as Kafka's clients take them.
-    pub fn pair(&self) -> (String, String) {
-        (self.name.clone(), self.value.expose().to_owned())
+    /// Names and values, as Kafka's clients take them.
+    pub fn pairs<'a>(properties: impl IntoIterator<Item = &'a Self>) -> Vec<(String, String)> {
+        properties.into_iter().map(|property| (property.name.clone(), property.value.expose().to_owned())).collect()
     }
 }
 

@@ -130,8 +130,8 @@ fn secrets_come_from_files_and_are_never_printed() {
 #[test]
 fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
     let words = ["bench", "burst", "--kafka-properties-file", "properties", "--kafka-property", "ssl.ca.location=ca"];
-    let Ok(Command::Bench { kafka_properties, .. }) = invoke(&words) else { panic!("it was refused") };
-    let names: Vec<&str> = kafka_properties.iter().map(|property| property.name.as_str()).collect();
+    let Ok(Command::Bench { kafka, .. }) = invoke(&words) else { panic!("it was refused") };
+    let names: Vec<&str> = kafka.iter().map(|property| property.name.as_str()).collect();
     assert_eq!(names, ["ssl.ca.location", "sasl.password", "security.protocol"]);
     assert!(!format!("{:?}", invoke(&words)).contains("hunter2"));
     let twice = ["bench", "--kafka-property", "sasl.password=hunter2", "burst", "--kafka-properties-file", "properties"];

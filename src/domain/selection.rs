@@ -25,6 +25,14 @@ impl Selection {
     }
 }
 
+impl IdRange {
+    /// What of it lies behind a position in it; all of it without one.
+    pub fn behind(self, from: Option<Cursor>) -> Self {
+        let next = |cursor: Cursor| Uuid::from_u128(cursor.after.as_u128().saturating_add(1));
+        Self { from: from.map_or(self.from, |cursor| next(cursor).max(self.from)), to: self.to }
+    }
+}
+
 /// What a reader pages through: a position in one list is none in another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {

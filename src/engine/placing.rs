@@ -17,14 +17,14 @@ pub enum Place {
 
 /// What decides about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
-pub struct Sorter {
+pub struct Rule {
     /// What is due up to here is within the window.
     soon: Timestamp,
     /// Leaves are attached up to here.
     end: Timestamp,
 }
 
-impl Sorter {
+impl Rule {
     pub fn new(now: Timestamp, window: Duration, end: Timestamp) -> Self {
         Self { soon: now.plus(window), end }
     }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn within_the_window_it_is_claimed_within_the_leaves_it_is_near_and_beyond_them_it_is_far() {
         let at = Timestamp::from_millis;
-        let sorter = Sorter::new(at(1_000), Duration::from_millis(200), at(5_000));
+        let sorter = Rule::new(at(1_000), Duration::from_millis(200), at(5_000));
         let places = |may_claim| [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), || may_claim));
         assert_eq!(places(true), [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]);
         assert_eq!(places(false), [Place::Near, Place::Near, Place::Near, Place::Near, Place::Far]);

@@ -96,14 +96,22 @@ impl Topic {
     fn parked<'a>(&'a self, name: &'a TopicName) -> Parked<'a> {
         Parked {
             topic: name,
-            is_gone: matches!(self.state, State::Gone { .. }),
+            is_gone: self.is_gone(),
             since: self.parked_since.unwrap_or(self.heard_at),
             reason: self.reason.as_deref(),
         }
     }
 
+    fn is_gone(&self) -> bool {
+        matches!(self.state, State::Gone { .. })
+    }
+
     fn is_left_out_for_now(&self) -> bool {
         self.is_full && matches!(self.state, State::Healthy | State::Gone { .. })
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.is_left_out_for_now() || (self.takes_none() && !self.is_gone())
     }
 }
 
@@ -288,7 +296,7 @@ impl Topics {
 
     /// Topics whose tasks are left where they are: parked, being probed with something already, or at their bound.
     pub fn left_out(&self) -> Vec<TopicName> {
-        self.topics.iter().filter(|(_, topic)| self.is_left_out(topic)).map(|(name, _)| name.clone()).collect()
+        self.topics.iter().filter(|(_, topic)| topic.is_left_out()).map(|(name, _)| name.clone()).collect()
     }
 
     /// Topics that are left out for nothing but that they have as much in flight as they may: there will be room soon.
@@ -303,7 +311,7 @@ impl Topics {
     }
 
     pub fn is_open(&self, topic: &TopicName) -> bool {
-        self.topics.get(topic).is_none_or(|topic| !self.is_left_out(topic))
+        self.topics.get(topic).is_none_or(|topic| !topic.is_left_out())
     }
 
     /// True when the topic is given up on: its tasks become dead letters.
@@ -325,15 +333,7 @@ impl Topics {
     }
 
     pub fn gone_count(&self) -> usize {
-        self.topics.values().filter(|topic| matches!(topic.state, State::Gone { .. })).count()
-    }
-
-    fn is_left_out(&self, topic: &Topic) -> bool {
-        match topic.state {
-            State::Healthy | State::Gone { .. } => topic.is_full,
-            State::Parked { .. } => true,
-            State::Probing { .. } => topic.tasks > 0,
-        }
+        self.topics.values().filter(|topic| topic.is_gone()).count()
     }
 }
 

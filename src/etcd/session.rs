@@ -30,8 +30,8 @@ pub enum State {
     Ended,
     /// Wanted, and etcd does not have it; it is tried for.
     Lost,
-    /// The key is there and stays. `ttl`: as granted; etcd raises one that is below 1.5 times its election timeout.
-    Held { ttl: Duration },
+    /// The key is there and stays.
+    Held,
 }
 
 /// The handle of the session. Setting is all it does; a task of its own carries it out.
@@ -138,28 +138,28 @@ impl Keeper {
             self.set(State::Lost);
         }
         let mut client = endpoints.next().await?;
-        let (lease, ttl) = self.grant(&mut client).await?;
+        let lease = self.grant(&mut client).await?;
         self.put(&mut client, lease).await?;
         let keeping = within(self.settings.deadline(), "keep the session alive", client.lease_keep_alive(lease)).await?;
         contact.back();
-        self.set(State::Held { ttl });
+        self.set(State::Held);
         self.keep(client, lease, keeping).await
     }
 
     /// The lease that is still there, else a new one.
-    async fn grant(&mut self, client: &mut Client) -> Result<(i64, Duration), Error> {
+    async fn grant(&mut self, client: &mut Client) -> Result<i64, Error> {
         let deadline = self.settings.deadline();
         if let Some(lease) = self.lease {
             let known = within(deadline, "look for the session", client.lease_time_to_live(lease, None)).await?;
             if known.ttl() > 0 {
-                return Ok((lease, seconds(known.granted_ttl())));
+                return Ok(lease);
             }
         }
-        let asked = self.settings.ttl().as_secs() + u64::from(self.settings.ttl().subsec_nanos() > 0);
-        let grant = client.lease_grant(i64::try_from(asked).unwrap_or(i64::MAX), None);
+        let asked = i64::try_from(self.settings.ttl().as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let grant = client.lease_grant(asked, None);
         let granted = within(deadline, "start a session", grant).await?;
-        let ttl = seconds(granted.ttl());
-        if ttl > seconds(i64::try_from(asked).unwrap_or(i64::MAX)) && !self.has_warned {
+        // It grants no less than 1.5 times its election timeout.
+        if granted.ttl() > asked && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
                 asked,
@@ -168,7 +168,7 @@ impl Keeper {
             );
         }
         self.lease = Some(granted.id());
-        Ok((granted.id(), ttl))
+        Ok(granted.id())
     }
 
     async fn put(&self, client: &mut Client, lease: i64) -> Result<(), Error> {
@@ -240,15 +240,11 @@ impl Keeper {
     }
 
     fn set(&self, new: State) {
-        self.metrics.session_up.set(i64::from(matches!(new, State::Held { .. })));
+        self.metrics.session_up.set(i64::from(new == State::Held));
         self.state.send_if_modified(|state| {
             let is_new = *state != new;
             *state = new;
             is_new
         });
     }
-}
-
-fn seconds(count: i64) -> Duration {
-    Duration::from_secs(u64::try_from(count).unwrap_or(0))
 }

@@ -44,10 +44,6 @@ impl Producer {
     /// # Errors
     /// When the settings are wrong, or files that they name (certificates) cannot be used.
     pub fn new(settings: &Settings, mode: Mode, contact: Contact, metrics: Metrics, hooks: Hooks) -> Result<Self, Error> {
-        let problems = settings.problems();
-        if !problems.is_empty() {
-            return Err(Error::Settings(problems));
-        }
         let is_stuck = Arc::new(AtomicBool::new(false));
         let said = Mutex::new(Said::default());
         let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, is_stuck: Arc::clone(&is_stuck) };

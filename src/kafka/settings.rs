@@ -35,9 +35,6 @@ pub struct Settings {
 
 /// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
 const RECORD_BYTES_MAX: usize = 1_000_000_000;
-/// Less could not hold one record of the broker's default limit.
-const BYTES_IN_FLIGHT_MIN: usize = 2 << 20;
-const PUBLISH_DEADLINE_MIN: Duration = Duration::from_secs(1);
 /// A third of the publish deadline, so that a record is tried again within it, and these at the least and at the most.
 const ANSWER_DEADLINE_MIN: Duration = Duration::from_secs(1);
 const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(10);
@@ -78,29 +75,6 @@ const REFUSED: [(&str, &str); 6] = [
 ];
 
 impl Settings {
-    /// Everything that is wrong, in words for the operator; nothing when it can be used. No value of a property is repeated.
-    pub fn problems(&self) -> Vec<String> {
-        [self.problems_of_servers(), problems_of_properties(&self.properties)].concat()
-    }
-
-    /// What is wrong with where and how much, but for the properties.
-    pub fn problems_of_servers(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.bootstrap.split(',').any(|server| server.trim().is_empty()) {
-            problems.push("the bootstrap servers of Kafka are host:port, comma-separated".to_owned());
-        }
-        if self.publish_deadline < PUBLISH_DEADLINE_MIN || self.publish_deadline <= self.linger {
-            problems.push(format!("the publish deadline is at least {PUBLISH_DEADLINE_MIN:?} and longer than the linger"));
-        }
-        if self.records_in_flight_max == 0 || i32::try_from(self.records_in_flight_max).is_err() {
-            problems.push(format!("the bound of records in flight is from 1 to {}", i32::MAX));
-        }
-        if self.bytes_in_flight_max < BYTES_IN_FLIGHT_MIN || i32::try_from(self.bytes_in_flight_max / 1024).is_err() {
-            problems.push(format!("the bound of bytes in flight is from {BYTES_IN_FLIGHT_MIN} to {} KiB", i32::MAX));
-        }
-        problems
-    }
-
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
         let mut config = self.client_config();
         if mode == Mode::Alone {
@@ -271,6 +245,10 @@ mod tests {
         }
     }
 
+    fn problems(properties: &[(&str, &str)]) -> Vec<String> {
+        problems_of_properties(&settings(properties).properties)
+    }
+
     fn value(settings: &Settings, mode: Mode, name: &str) -> String {
         settings.producer_config(mode).create_native_config().unwrap().get(name).unwrap()
     }
@@ -278,7 +256,6 @@ mod tests {
     #[test]
     fn librdkafka_takes_all_of_our_own_settings() {
         let settings = settings(&[]);
-        assert_eq!(settings.problems(), Vec::<String>::new());
         settings.admin_config().create_native_config().unwrap();
         for (name, expected) in [
             ("enable.idempotence", "true"),
@@ -297,9 +274,9 @@ mod tests {
 
     #[test]
     fn an_operator_overrides_ours_by_either_name_of_a_property() {
-        let settings =
-            settings(&[("message.send.max.retries", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")]);
-        assert_eq!(settings.problems(), Vec::<String>::new());
+        let properties = [("message.send.max.retries", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")];
+        assert_eq!(problems(&properties), Vec::<String>::new());
+        let settings = settings(&properties);
         assert_eq!(value(&settings, Mode::Together, "retries"), "7");
         assert_eq!(value(&settings, Mode::Together, "compression.codec"), "zstd");
         assert_eq!(value(&settings, Mode::Alone, "linger.ms"), "0");
@@ -307,7 +284,6 @@ mod tests {
 
     #[test]
     fn sasl_wants_a_mechanism_that_is_built_in() {
-        let problems = |properties: &[(&str, &str)]| settings(properties).problems();
         for mechanism in [&[][..], &[("sasl.mechanisms", "GSSAPI")], &[("sasl.mechanism", "OAUTHBEARER")]] {
             let said = problems(&[&[("security.protocol", "sasl_ssl")], mechanism].concat());
             assert!(said.len() == 1 && said[0].contains("sasl.mechanism"), "{said:?}");
@@ -333,23 +309,16 @@ mod tests {
             ("delivery.timeout.ms", "1000"),
             ("partitioner", "random"),
         ] {
-            let problems = settings(&[(name, value)]).problems();
+            let problems = problems(&[(name, value)]);
             assert!(problems.len() == 1 && problems[0].contains(name), "{name}: {problems:?}");
         }
-        assert!(settings(&[("acks", "-1"), ("enable.idempotence", "true")]).problems().is_empty());
+        assert!(problems(&[("acks", "-1"), ("enable.idempotence", "true")]).is_empty());
     }
 
     #[test]
     fn all_problems_are_told_at_once_without_any_value() {
-        let wrong = Settings {
-            bootstrap: "a:1,,b:2".to_owned(),
-            publish_deadline: Duration::ZERO,
-            records_in_flight_max: 0,
-            bytes_in_flight_max: 1,
-            ..settings(&[("no.such.property", "s3cret"), ("linger.ms", "s3cret")])
-        };
-        let problems = wrong.problems();
-        assert_eq!(problems.len(), 6, "{problems:?}");
+        let problems = problems(&[("no.such.property", "s3cret"), ("linger.ms", "s3cret")]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(!format!("{problems:?}").contains("s3cret"));
     }
 

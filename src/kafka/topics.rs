@@ -63,10 +63,6 @@ impl Topics {
     /// # Errors
     /// When the settings are wrong, or files that they name cannot be used.
     pub fn start(settings: &Settings, metrics: Metrics) -> Result<Self, Error> {
-        let problems = settings.problems();
-        if !problems.is_empty() {
-            return Err(Error::Settings(problems));
-        }
         let (requests, receiver) = sync_channel(QUEUE_MAX);
         let contact = Contact::new(requests.clone(), metrics.clone());
         let known = Arc::new(Known::default());

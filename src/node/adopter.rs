@@ -34,8 +34,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// A look back that takes longer goes on at the next turn: a doubt is cleared meanwhile, and the dead are adopted.
 const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
 
+/// What an adopter works with.
 #[derive(Debug)]
-pub struct Adopter {
+pub struct Parts {
     pub adoptions: Adoptions,
     pub shared: Arc<Shared>,
     pub publisher: Arc<Publisher>,
@@ -43,18 +44,48 @@ pub struct Adopter {
     /// A member has left or died: look at once.
     pub adopt_now: Arc<Notify>,
     pub stopping: CancellationToken,
-    pub suspects: Suspects,
-    /// Adopted or found, but not loaded yet.
-    pub to_load: Vec<BatchId>,
-    /// Given up, but not freed yet.
-    pub to_free: Vec<BatchId>,
     pub bulletin: watch::Receiver<Bulletin>,
     pub progress: Progress,
-    pub past: LookBack,
-    pub own_floor: OwnFloor,
+}
+
+#[derive(Debug)]
+pub struct Adopter {
+    adoptions: Adoptions,
+    shared: Arc<Shared>,
+    publisher: Arc<Publisher>,
+    undone: Arc<Undone>,
+    adopt_now: Arc<Notify>,
+    stopping: CancellationToken,
+    bulletin: watch::Receiver<Bulletin>,
+    progress: Progress,
+    suspects: Suspects,
+    /// Adopted or found, but not loaded yet.
+    to_load: Vec<BatchId>,
+    /// Given up, but not freed yet.
+    to_free: Vec<BatchId>,
+    past: LookBack,
+    own_floor: OwnFloor,
 }
 
 impl Adopter {
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            adoptions: parts.adoptions,
+            shared: parts.shared,
+            publisher: parts.publisher,
+            undone: parts.undone,
+            adopt_now: parts.adopt_now,
+            stopping: parts.stopping,
+            bulletin: parts.bulletin,
+            progress: parts.progress,
+            suspects: Suspects::default(),
+            to_load: Vec::new(),
+            to_free: Vec::new(),
+            past: LookBack::default(),
+            own_floor: OwnFloor::default(),
+        }
+    }
+
     /// Runs until the node stops.
     pub async fn run(mut self) -> Result<(), Failure> {
         let mut is_failing = false;
@@ -213,7 +244,7 @@ impl Adopter {
             self.to_free.clear();
             return Ok(());
         }
-        let given_up = self.shared.holdings.give_up_all_but(&[], clock::monotonic());
+        let given_up = self.shared.holdings.give_up_all();
         if !given_up.is_empty() {
             self.purge();
         }

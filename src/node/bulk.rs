@@ -8,7 +8,7 @@ use super::service::{Bulk, BulkDone, Trouble};
 use super::setback::{Tries, trouble_of, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView};
+use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::postgres::Error;
 use crate::postgres::cancel::GROUP_MAX;
 use crate::postgres::cancel_many::{CancelGroup, CancelMany};
@@ -31,14 +31,26 @@ pub struct Bulks {
 }
 
 /// How far a call has come.
-struct Progress {
+struct Progress<'a> {
+    bulk: &'a Bulk,
     begins_until: Monotonic,
     task_count: u64,
+    has_ended: bool,
 }
 
-impl Progress {
-    fn new(request_deadline: Duration) -> Self {
-        Self { begins_until: clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2)), task_count: 0 }
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && !self.bulk.is_dry_run && self.task_count > 0 {
+            let (topic, task_count) = (&self.bulk.topic, self.task_count);
+            tracing::warn!(%topic, task_count, "the caller of a call for many tasks went away before its end; so many were done");
+        }
+    }
+}
+
+impl<'a> Progress<'a> {
+    fn new(bulk: &'a Bulk, request_deadline: Duration) -> Self {
+        let begins_until = clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2));
+        Self { bulk, begins_until, task_count: 0, has_ended: false }
     }
 
     fn room(&self) -> u64 {
@@ -50,7 +62,8 @@ impl Progress {
     }
 
     /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
-    fn end_with(&self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+    fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+        self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
             (0, _) => Err(trouble_of(error)),
             (count, true) => Err(Trouble::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
@@ -61,11 +74,13 @@ impl Progress {
         }
     }
 
-    fn with_more(&self, searched_to: Option<Cursor>) -> BulkDone {
+    fn with_more(mut self, searched_to: Option<Cursor>) -> BulkDone {
+        self.has_ended = true;
         BulkDone { task_count: self.task_count, has_more: true, searched_to }
     }
 
-    fn with_no_more(&self) -> BulkDone {
+    fn with_no_more(mut self) -> BulkDone {
+        self.has_ended = true;
         BulkDone { task_count: self.task_count, has_more: false, searched_to: None }
     }
 }
@@ -74,7 +89,7 @@ impl Bulks {
     /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         let selection = bulk.selection();
-        let (mut progress, mut from) = (Progress::new(self.request_deadline), bulk.from);
+        let (mut progress, mut from) = (Progress::new(bulk, self.request_deadline), bulk.from);
         loop {
             // Beyond the bound one more task is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
@@ -104,7 +119,7 @@ impl Bulks {
         Ok(page)
     }
 
-    async fn cancel_page(&self, bulk: &Bulk, page: &TaskPage, progress: &mut Progress) -> Result<(), Error> {
+    async fn cancel_page(&self, bulk: &Bulk, page: &TaskPage, progress: &mut Progress<'_>) -> Result<(), Error> {
         if bulk.is_dry_run {
             progress.task_count += self.cancels.count(&page.tasks).await?;
             return Ok(());
@@ -124,33 +139,45 @@ impl Bulks {
 
     /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of a call.
     pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        let ids = bulk.selection().ids();
-        let mut progress = Progress::new(self.request_deadline);
+        let (topic, all) = (&bulk.topic, bulk.selection().ids());
+        let mut from = bulk.from;
         if bulk.is_dry_run {
-            let counting = self.dead_letters.count(&bulk.topic, ids, Bulk::TASKS_MAX + 1).await;
-            let count = counting.map_err(|error| trouble_of_look(&error))?;
-            let (task_count, has_more) = (count.min(Bulk::TASKS_MAX), count > Bulk::TASKS_MAX);
-            return Ok(BulkDone { task_count, has_more, searched_to: None });
+            return self.count_dead(topic, all.behind(from)).await.map_err(|error| trouble_of_look(&error));
         }
+        let mut progress = Progress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
-        loop {
-            let changed = match self.dead_letters.change_some(change, &bulk.topic, ids, progress.room()).await {
+        // Each piece begins behind the one before: what was put back may have died again, and under an old snapshot the index still has all that was changed.
+        while progress.room() > 0 {
+            let changed = match self.dead_letters.change_some(change, topic, all.behind(from), progress.room()).await {
                 Err(error) if tries.again(&error) => continue,
-                Err(error) => return progress.end_with(&error, None),
+                Err(error) => return progress.end_with(&error, from),
                 Ok(changed) => changed,
             };
+            let Some(last) = changed.last else { return Ok(progress.with_no_more()) };
+            from = Some(Cursor { after: last });
             progress.task_count += match change {
-                Change::Redrive => self.put_back(&changed.ids),
-                Change::Drop => self.dropped(changed.ids.len()),
+                Change::Redrive => self.put_back(&changed.rows),
+                Change::Drop => self.dropped(changed.rows.len()),
             };
-            match changed.has_more {
-                false => return Ok(progress.with_no_more()),
-                // Somebody else is at what is left.
-                true if changed.ids.is_empty() => return Ok(progress.with_more(None)),
-                true if progress.room() == 0 || !progress.has_time() => return Ok(progress.with_more(None)),
-                true => {}
+            if !progress.has_time() {
+                return Ok(progress.with_more(from));
             }
         }
+        // Beyond the bound one more is looked for. (What somebody else is at by now is theirs.)
+        match self.dead_letters.ids(topic, all.behind(from), 1).await {
+            Ok(left) if left.is_empty() => Ok(progress.with_no_more()),
+            Ok(_) => Ok(progress.with_more(from)),
+            Err(error) => progress.end_with(&error, from),
+        }
+    }
+
+    async fn count_dead(&self, topic: &TopicName, range: IdRange) -> Result<BulkDone, Error> {
+        let mut ids = self.dead_letters.ids(topic, range, Bulk::TASKS_MAX + 1).await?;
+        let count_max = usize::try_from(Bulk::TASKS_MAX).unwrap_or(usize::MAX);
+        let has_more = ids.len() > count_max;
+        ids.truncate(count_max);
+        let searched_to = ids.last().filter(|_last| has_more).map(|last| Cursor { after: *last });
+        Ok(BulkDone { task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX), has_more, searched_to })
     }
 
     /// Puts one dead letter back.

@@ -128,8 +128,9 @@ impl Claimer {
                     self.progress.end(self.index);
                     return Ok(());
                 }
-                // Each insert nudges while a topic takes nothing, or there is no room: a turn for each of them would be as many claims as there are inserts.
-                () = self.shared.calls.late.arrival(), if self.index == 0 && self.now().is_some() => {
+                // Each insert nudges while a topic takes nothing, or there is no room: a turn for each of them would be as many claims as there are inserts. Nor
+                // does it cut the pause after a failure short.
+                () = self.shared.calls.late.arrival(), if self.index == 0 && self.retry == RETRY_MIN && self.now().is_some() => {
                     clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
                 }
                 changed = sweeps.changed() => {

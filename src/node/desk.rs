@@ -83,11 +83,14 @@ impl Desk {
         for draft in drafts {
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
-            if known.as_ref().is_none_or(|(name, _)| *name != topic) {
-                let facts = self.facts(&topic).await;
-                known = Some((topic, facts));
-            }
-            let facts = known.as_ref().map_or(Err(Refusal::UnknownTopic), |(_, facts)| facts.clone());
+            let facts = match &known {
+                Some((name, facts)) if *name == topic => facts.clone(),
+                _ => {
+                    let facts = self.facts(&topic).await;
+                    known = Some((topic, facts.clone()));
+                    facts
+                }
+            };
             match self.check(draft, facts, now) {
                 Ok(task) => {
                     results.push(None);
@@ -100,9 +103,10 @@ impl Desk {
             }
         }
         let mut stored = self.store(tasks).await.into_iter();
-        let unanswered = || Err(Refusal::Unavailable { reason: "the task was not stored".to_owned() });
-        let mut answers: Vec<Result<Accepted, Refusal>> =
-            results.into_iter().map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(unanswered)).collect();
+        let mut answers: Vec<Result<Accepted, Refusal>> = results
+            .into_iter()
+            .map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(|| Err(Refusal::lost())))
+            .collect();
         if !refused.is_empty() {
             // On the heap, as below.
             Box::pin(self.recall(&refused, &mut answers)).await;

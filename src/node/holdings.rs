@@ -334,7 +334,10 @@ impl Holdings {
     /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by others, or was settled a moment ago: what is still to come of it
     /// is given up, and what is known of it is void, for it may come back to this node after another one has published it. Answers which are given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
-        self.give_up(own, asked_at, true)
+        let own: HashSet<BatchId> = own.iter().copied().collect();
+        let lost =
+            self.all_held().into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(true));
+        lost.map(|held| held.batch.id).collect()
     }
 
     /// The oldest batch in the books.
@@ -342,17 +345,13 @@ impl Holdings {
         self.lock().books.oldest()
     }
 
-    /// Gives up what is held, incomplete, and not among `own`, which was asked for at `asked_at`: what was claimed since cannot be in it. Answers which
-    /// batches that were.
-    pub fn give_up_all_but(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
-        self.give_up(own, asked_at, false)
+    /// Gives up what is held and incomplete. Answers which batches that were.
+    pub fn give_up_all(&self) -> Vec<BatchId> {
+        self.all_held().into_iter().filter(|held| held.give_up(false)).map(|held| held.batch.id).collect()
     }
 
-    fn give_up(&self, own: &[BatchId], asked_at: Monotonic, is_void: bool) -> Vec<BatchId> {
-        let own: HashSet<BatchId> = own.iter().copied().collect();
-        let held: Vec<Arc<Held>> = self.lock().slots.iter().flatten().cloned().collect();
-        let lost = held.into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(is_void));
-        lost.map(|held| held.batch.id).collect()
+    fn all_held(&self) -> Vec<Arc<Held>> {
+        self.lock().slots.iter().flatten().cloned().collect()
     }
 
     /// True when nothing is held, and nothing was asked for.

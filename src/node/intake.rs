@@ -242,14 +242,14 @@ impl Lane {
     /// Stores tasks together; when values are refused, by halves, so that one bad task does not fail the others.
     async fn store(&mut self, mut tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
         let count = tasks.len();
-        let mut results: Vec<Option<Result<Accepted, Refusal>>> = vec![None; count];
+        let mut results = vec![Err(Refusal::lost()); count];
         let mut pieces = Vec::from([(0, count)]);
         while let Some((start, end)) = pieces.pop() {
             let piece = start..end;
             match self.store_together(&mut tasks[piece.clone()]).await {
                 Ok(answers) => {
                     for (index, answer) in piece.zip(answers) {
-                        results[index] = Some(answer);
+                        results[index] = answer;
                     }
                 }
                 Err(Error::BadValue { .. }) if piece.len() > 1 => {
@@ -263,13 +263,12 @@ impl Lane {
                         self.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                     }
                     for index in piece {
-                        results[index] = Some(Err(refusal.clone()));
+                        results[index] = Err(refusal.clone());
                     }
                 }
             }
         }
-        let unanswered = || Err(Refusal::Unavailable { reason: "the task was not stored".to_owned() });
-        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+        results
     }
 
     /// Stores all of `tasks` or none; repeats what gave way to another transaction.

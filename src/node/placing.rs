@@ -10,7 +10,7 @@ pub use crate::engine::placing::Place;
 pub struct Sorter<'a> {
     shared: &'a Shared,
     may_claim: bool,
-    rule: placing::Sorter,
+    rule: placing::Rule,
 }
 
 impl<'a> Sorter<'a> {
@@ -19,7 +19,7 @@ impl<'a> Sorter<'a> {
             shared,
             may_claim: shared.gate.may_claim() && shared.holdings.has_room_on_insert(),
             // Before the first look at the leaves everything goes to the far table; the mover brings it back.
-            rule: placing::Sorter::new(now, shared.cluster.window, shared.leaves.end().unwrap_or_default()),
+            rule: placing::Rule::new(now, shared.cluster.window, shared.leaves.end().unwrap_or_default()),
         }
     }
 

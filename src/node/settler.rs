@@ -177,7 +177,11 @@ impl Settler {
         let undone = self.undone.take();
         for mut settlement in undone {
             Arc::make_mut(&mut settlement).put_off_until(self.shared.now());
-            match self.settles.settle(&[settlement.as_ref()]).await.1 {
+            let (settled, outcome) = self.settles.settle(&[settlement.as_ref()]).await;
+            if settled.contains(&settlement.batch) {
+                self.shared.look_after(settlement.follow_up_ids());
+            }
+            match outcome {
                 Ok(()) => self.shared.holdings.settled_again(settlement.batch, clock::monotonic()),
                 // The next check sees it unsettled again, and so it does all that are left when Postgres is away.
                 Err(error) => {

@@ -99,7 +99,8 @@ impl Adoptions {
     /// # Errors
     /// [`Error::GaveWay`] when the server was not done by then.
     pub async fn oldest_unsettled(&mut self, ids: Range<BatchId>, patience: Duration) -> Result<Option<BatchId>, Error> {
-        let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline));
+        // The server gives up before this end does, so that the session stays.
+        let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
         let oldest = self
             .connection
             .run("look for the oldest unsettled batch", async |connection| {

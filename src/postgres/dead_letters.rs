@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Connection as _, Row};
 use uuid::Uuid;
 
 use super::connection::Purpose;
@@ -48,8 +48,8 @@ delete from dead_letter
 where id = $1
 returning id, topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at";
 
-const COUNT: &str = "-- count dead letters
-select count(*) from (select from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4) x";
+const IDS: &str = "-- dead letters: ids
+select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
 
 /// The next few of a topic ($1) and a range ($2, $3) within their bounds ($4, $5), deleted; those that somebody else is at are passed by.
 macro_rules! next_few {
@@ -71,7 +71,7 @@ macro_rules! next_few {
     };
 }
 
-const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id from gone");
+const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
 
 /// The rows of a redrive, then what follows from their deletion. The new row's id is the first id with another time in it, so it stays on its shard; a
 /// millisecond behind Postgres's clock, so it is none of the task's former rows.
@@ -119,7 +119,7 @@ const REDRIVE: &str = concat!(
     "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
 );
 
-const REDRIVE_MANY: &str = concat!(redrive!("dead letters", "$6", next_few!()), "(select next_id from put)");
+const REDRIVE_MANY: &str = concat!(redrive!("dead letters", "$6", next_few!()), "(select id, next_id from put)");
 
 /// Works on dead letters, over a few connections of its own.
 #[derive(Debug)]
@@ -155,9 +155,9 @@ pub enum Change {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
     /// The new rows of what was put back; the ids of what was dropped.
-    pub ids: Vec<TaskId>,
-    /// Others were left then, those included that somebody else was at.
-    pub has_more: bool,
+    pub rows: Vec<TaskId>,
+    /// The highest id of what was changed: up to here none is left but what somebody else was at. `None`: nothing was.
+    pub last: Option<Uuid>,
 }
 
 impl DeadLetters {
@@ -229,31 +229,26 @@ impl DeadLetters {
         let retention = self.name_retention.as_secs_f64();
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
         let statement = async |open: &mut PgConnection| {
-            let mut transaction = open.begin().await?;
-            let query =
-                sqlx::query_scalar(text).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).bind(BYTES_MAX);
+            let query = sqlx::query_as(text).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).bind(BYTES_MAX);
             let query = match change {
                 Change::Redrive => query.bind(retention),
                 Change::Drop => query,
             };
-            let ids: Vec<Uuid> = query.fetch_all(&mut *transaction).await?;
-            let left = count(&mut transaction, topic, range, 1).await?;
-            transaction.commit().await?;
-            Ok(Changed { ids: ids.into_iter().map(TaskId::from_uuid).collect(), has_more: left > 0 })
+            let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
+            let last = changed.iter().map(|(id, _row)| *id).max();
+            Ok(Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last })
         };
         self.pool.run(name, statement).await
     }
 
-    /// How many dead letters of `topic` there are in `range`, counted up to `count_max`.
-    pub async fn count(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<u64, Error> {
+    /// The first `count_max` dead letters of `topic` in `range`, in the order of their due times.
+    pub async fn ids(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Vec<Uuid>, Error> {
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
-        let counted = self.pool.run("count dead letters", async |open| count(open, topic, range, count_max).await).await?;
-        Ok(u64::try_from(counted).unwrap_or(0))
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar(IDS).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).fetch_all(open).await
+        };
+        self.pool.run("look for dead letters", statement).await
     }
-}
-
-async fn count(open: &mut PgConnection, topic: &TopicName, range: IdRange, count_max: i64) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar(COUNT).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).fetch_one(open).await
 }
 
 fn dead_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {

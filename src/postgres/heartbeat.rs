@@ -32,7 +32,7 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, mine.de
 from mine left join others o on true";
 
 const READ: &str = "-- heartbeat: read
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, null::boolean as was_dead, null::bigint as my_started_at,
   o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
   (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
   (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
@@ -193,11 +193,8 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
 /// The answer, and whether this node's row said that it is dead. A statement that wrote or read nothing still answers one row.
 fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let is_beat = first.try_get::<Option<bool>, _>("was_dead").ok().flatten();
-    let started_at = match is_beat {
-        Some(_) => Some(timestamp(first, "my_started_at")?),
-        None => None,
-    };
+    let was_dead: Option<bool> = first.try_get("was_dead")?;
+    let started_at = first.try_get::<Option<i64>, _>("my_started_at")?.map(Timestamp::from_micros);
     let mut others = Vec::with_capacity(rows.len());
     for row in rows {
         if row.try_get::<Option<Uuid>, _>("node")?.is_some() {
@@ -205,7 +202,7 @@ fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
         }
     }
     let answer = Answer { postgres_now: timestamp(first, "now")?, rows: others, started_at, is_revived: false };
-    Ok((answer, is_beat.unwrap_or(false)))
+    Ok((answer, was_dead.unwrap_or(false)))
 }
 
 fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {

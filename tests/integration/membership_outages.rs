@@ -21,7 +21,7 @@ async fn pair(cluster: &Cluster) -> [Node; 2] {
 }
 
 fn is_held(node: &Node) -> bool {
-    matches!(node.session.as_ref().unwrap().state(), State::Held { .. })
+    matches!(node.session.as_ref().unwrap().state(), State::Held)
 }
 
 async fn nothing_moves(nodes: &[Node; 2], span: Duration) {

@@ -121,7 +121,7 @@ pub const CANCEL_MANY: Operation = Operation {
                   `cancelled`, with its line in the execlog. What is on its way already is left. With `dry_run` they are counted, and nothing is done.",
     parameters: &[],
     body: Some(RequestBody {
-        schema: "RangeToCancel",
+        schema: "Range",
         examples: &[Example {
             name: "dry",
             summary: "How many there would be",

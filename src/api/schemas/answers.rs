@@ -13,12 +13,12 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchAnswer", batch_answer()),
         ("BatchResult", batch_result()),
         ("Cancelled", cancelled()),
-        ("CancelledMany", cancelled_many()),
+        ("CancelledMany", many("cancelled", "Many tasks that were cancelled.")),
         ("TaskPage", task_page()),
         ("DeadPage", dead_page()),
         ("OneTask", one_task()),
-        ("Redriven", dead_changed("redriven", "Many dead letters that were put back.")),
-        ("Dropped", dead_changed("dropped", "Many dead letters that were dropped.")),
+        ("Redriven", many("redriven", "Many dead letters that were put back.")),
+        ("Dropped", many("dropped", "Many dead letters that were dropped.")),
         ("Counts", counts()),
         ("Cluster", cluster()),
         ("Node", node()),
@@ -115,23 +115,14 @@ fn boolean(description: &str) -> Value {
     json!({ "type": "boolean", "description": description })
 }
 
-fn cancelled_many() -> Value {
-    let properties = json!({
-        "cancelled": count("How many, exactly; with `dry_run` how many there are."),
-        "more": boolean("There may be more: repeat the request."),
-        "dry_run": boolean("Nothing was done."),
-        "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
-        "cursor": described("Cursor", "Where there is more: the next request may go on there."),
-    });
-    object("Many tasks that were cancelled.", &["cancelled", "more", "dry_run"], &properties)
-}
-
-/// Of many dead letters; `done` is the member that counts them.
-fn dead_changed(done: &str, description: &str) -> Value {
+/// Of many tasks; `done` is the member that counts them.
+fn many(done: &str, description: &str) -> Value {
     let properties = json!({
         done: count("How many, exactly; with `dry_run` how many there are."),
         "more": boolean("There may be more: repeat the request."),
         "dry_run": boolean("Nothing was done."),
+        "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
+        "cursor": described("Cursor", "Where there is more: the next request may go on there. Without it, it begins anew."),
     });
     object(description, &[done, "more", "dry_run"], &properties)
 }

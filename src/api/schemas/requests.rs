@@ -17,7 +17,6 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("NewNamedTask", new_named_task()),
         ("NewBatch", new_batch()),
         ("Range", range()),
-        ("RangeToCancel", range_to_cancel()),
         ("Limit", limit()),
         ("Cursor", cursor()),
     ]
@@ -160,16 +159,10 @@ fn range() -> Value {
             "due_from": described("DueAt", "Due then or later. RFC 3339 with a zone, or whole milliseconds since the epoch."),
             "due_to": described("DueAt", "Due before then. RFC 3339 with a zone, or whole milliseconds since the epoch."),
             "dry_run": { "type": "boolean", "description": "True: count, and do nothing." },
+            "cursor": described("Cursor", "Where an earlier call for the same topic and times has ended: it said so."),
         },
         "additionalProperties": false,
     })
-}
-
-fn range_to_cancel() -> Value {
-    let mut schema = range();
-    schema["properties"]["cursor"] =
-        described("Cursor", "Where an earlier call for the same topic and times has ended: it said so.");
-    schema
 }
 
 fn limit() -> Value {

@@ -60,8 +60,8 @@ fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
     let holdings = holdings(10);
     let held = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
-    assert_eq!(holdings.give_up_all_but(&[], at(1)), [held.batch.id]);
-    assert!(holdings.give_up_all_but(&[], at(1)).is_empty(), "once");
+    assert_eq!(holdings.give_up_all(), [held.batch.id]);
+    assert!(holdings.give_up_all().is_empty(), "once");
     assert_eq!(held.note(1, published()), Noted::GivenUp);
     holdings.let_go(&held);
     assert_eq!(holdings.amount(), Amount::default());
@@ -87,7 +87,7 @@ fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
         (holdings.hold(batch(1), Past::Fresh, at(0)).unwrap(), holdings.hold(batch(1), Past::Fresh, at(0)).unwrap());
     complete.note(0, published());
     holdings.hold(batch(1), Past::Fresh, at(2)).unwrap();
-    assert!(holdings.give_up_all_but(&[own.batch.id], at(1)).is_empty());
+    assert!(holdings.give_up_lost(&[own.batch.id], at(1)).is_empty());
 }
 
 #[test]

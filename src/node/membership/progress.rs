@@ -85,9 +85,7 @@ impl Progress {
 
     /// The adopter has looked after the node's batches.
     pub fn adopter_succeeded(&self) {
-        let mut adopter = self.adopter();
-        adopter.streak.claimed(true, true, clock::monotonic());
-        adopter.has_doubt = false;
+        *self.adopter() = Adopter::default();
     }
 
     /// It could not. `has_doubt`: this node publishes nothing until it can.

@@ -76,6 +76,13 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Each task that is submitted is answered; should one ever not be, it may be stored.
+    pub fn lost() -> Self {
+        Self::Unknown { reason: "the node lost the answer".to_owned() }
+    }
+}
+
 /// The answer to a cancel; the task is there unless the verdict is `NotFound`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cancelled {

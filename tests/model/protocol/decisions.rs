@@ -12,7 +12,7 @@ use punctual::engine::claiming::{Claiming, Scope, Settings, Taken};
 use punctual::engine::failure::retry_delay;
 use punctual::engine::liveness::trust::Trust;
 use punctual::engine::liveness::{EtcdView, Liveness, Sign};
-use punctual::engine::placing::{Place, Sorter};
+use punctual::engine::placing::{Place, Rule};
 
 use super::state::{Heart, IDENTITIES, Leaf, TASKS};
 
@@ -152,7 +152,7 @@ impl Decisions {
     pub fn place(&self, task: usize, tick: u8, may_claim: bool) -> Place {
         let now = at(self.times.ticks[usize::from(tick)]);
         let end = if tick >= self.times.leaf_at { EPOCH.plus(LEAF * 4) } else { EPOCH };
-        Sorter::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], || may_claim)
+        Rule::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], || may_claim)
     }
 
     /// What `identity` makes of the others.
