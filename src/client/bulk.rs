@@ -106,7 +106,8 @@ impl Bulk<'_> {
                 };
                 clock::sleep(pause).await;
             }
-            from = progress.cursor.or(from);
+            // Without one the next call begins anew.
+            from = progress.cursor;
         }
     }
 

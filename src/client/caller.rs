@@ -57,7 +57,7 @@ pub struct Caller {
     base: Url,
     /// The base as it was given, for messages: without a password.
     shown: String,
-    /// Seconds.
+    /// Of one call.
     timeout: Duration,
 }
 

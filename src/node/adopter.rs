@@ -197,7 +197,7 @@ impl Adopter {
             }
         }
         while let Some(slice) = self.past.slice() {
-            // What the server gives up on is asked for in smaller slices; the smallest has all the time that a statement may take.
+            // What the server gives up on is asked for in smaller slices; the smallest has nearly all the time that a statement may take.
             let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
             match self.adoptions.oldest_unsettled(slice.ids, patience).await {
                 Ok(oldest) => self.past.answered(oldest),

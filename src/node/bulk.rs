@@ -40,9 +40,9 @@ struct Progress<'a> {
 
 impl Drop for Progress<'_> {
     fn drop(&mut self) {
-        if !self.has_ended && !self.bulk.is_dry_run && self.task_count > 0 {
+        if !self.has_ended && !self.bulk.is_dry_run {
             let (topic, task_count) = (&self.bulk.topic, self.task_count);
-            tracing::warn!(%topic, task_count, "the caller of a call for many tasks went away before its end; so many were done");
+            tracing::warn!(%topic, task_count, "a call for many tasks was cut off, by its caller or its deadline; at least so many were done");
         }
     }
 }
@@ -74,6 +74,12 @@ impl<'a> Progress<'a> {
         }
     }
 
+    /// A look that failed has changed nothing: what was done before it is certain.
+    fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+        self.has_ended = true;
+        if self.task_count == 0 { Err(trouble_of_look(error)) } else { Ok(self.with_more(searched_to)) }
+    }
+
     fn with_more(mut self, searched_to: Option<Cursor>) -> BulkDone {
         self.has_ended = true;
         BulkDone { task_count: self.task_count, has_more: true, searched_to }
@@ -95,8 +101,7 @@ impl Bulks {
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
             let page = match self.look(&selection, from, limit).await {
                 Ok(page) => page,
-                Err(error) if progress.task_count == 0 => return Err(trouble_of_look(&error)),
-                Err(_looked_in_vain) => return Ok(progress.with_more(from)),
+                Err(error) => return progress.end_with_look(&error, from),
             };
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
@@ -153,7 +158,7 @@ impl Bulks {
                 Err(error) => return progress.end_with(&error, from),
                 Ok(changed) => changed,
             };
-            let Some(last) = changed.last else { return Ok(progress.with_no_more()) };
+            let Some(last) = changed.last else { break };
             from = Some(Cursor { after: last });
             progress.task_count += match change {
                 Change::Redrive => self.put_back(&changed.rows),
@@ -163,12 +168,17 @@ impl Bulks {
                 return Ok(progress.with_more(from));
             }
         }
-        // Beyond the bound one more is looked for. (What somebody else is at by now is theirs.)
-        match self.dead_letters.ids(topic, all.behind(from), 1).await {
-            Ok(left) if left.is_empty() => Ok(progress.with_no_more()),
-            Ok(_) => Ok(progress.with_more(from)),
-            Err(error) => progress.end_with(&error, from),
+        // Beyond the bound one more is looked for; and of what is dropped, one that was passed by, for somebody else had it in hand and may have left it. (What is
+        // put back may have died again: to begin anew with it would have no end.)
+        let passed_by = (change == Change::Drop).then_some((all, None));
+        for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
+            match self.dead_letters.ids(topic, rest, 1).await {
+                Ok(left) if left.is_empty() => {}
+                Ok(_) => return Ok(progress.with_more(searched_to)),
+                Err(error) => return progress.end_with_look(&error, searched_to),
+            }
         }
+        Ok(progress.with_no_more())
     }
 
     async fn count_dead(&self, topic: &TopicName, range: IdRange) -> Result<BulkDone, Error> {

@@ -31,7 +31,7 @@ const LIST: &str = "-- list dead letters
 select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
 from dead_letter
-where id > $1 and id < $2
+where id >= $1 and id < $2
 order by id
 limit $3";
 
@@ -39,7 +39,7 @@ const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
 select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
 from dead_letter
-where topic = $4 and id > $1 and id < $2
+where topic = $4 and id >= $1 and id < $2
 order by id
 limit $3";
 
@@ -168,13 +168,13 @@ impl DeadLetters {
 
     /// The next `limit` dead letters behind `from`, in the order of their due times.
     pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<DeadPage, Error> {
-        let range = selection.ids();
-        let after = from.map_or_else(|| Uuid::from_u128(range.from.as_u128().saturating_sub(1)), |from| from.after);
+        let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
             // One more tells whether there is more.
             let count = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
             let topic = selection.topic.as_ref().map(TopicName::as_str);
-            let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST }).bind(after).bind(range.to).bind(count);
+            let query =
+                sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST }).bind(range.from).bind(range.to).bind(count);
             let query = match topic {
                 Some(topic) => query.bind(topic),
                 None => query,

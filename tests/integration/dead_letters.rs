@@ -26,6 +26,10 @@ async fn states(cluster: &Cluster, id: Uuid) -> Vec<String> {
     lines
 }
 
+fn large_task(topic: &str, start: i64, n: i64, text: &str) -> Value {
+    json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": { "h": "1" } })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right() {
     let cluster = Cluster::start("redriven").await;
@@ -37,11 +41,8 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     cluster.alter_topic(&topic, &[("max.message.bytes", "20000")]).await;
     let start = now_ms() + 3000;
     let text = "x".repeat(100_000);
-    let doomed: Vec<Value> = (0..3)
-        .map(|n| json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": { "h": "1" } }))
-        .collect();
-    let doomed = api.submit_all(&doomed).await;
-    cluster.wait_final(3, DEADLINE).await;
+    let doomed = api.submit_all(&(0..4).map(|n| large_task(&topic, start, n, &text)).collect::<Vec<_>>()).await;
+    cluster.wait_final(4, DEADLINE).await;
     // Seen, page by page.
     let page = api.get(&format!("/v1/dead?topic={topic}&limit=2")).await.json();
     let cursor = page["cursor"].as_str().unwrap();
@@ -74,7 +75,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
     let record = consumer.wait_count(1, DEADLINE).await[0].clone();
     assert_eq!(record.task_id(), ids[0]);
-    cluster.wait_final(3, DEADLINE).await;
+    cluster.wait_final(4, DEADLINE).await;
     eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
     let found = api.task(ids[0]).await;
     assert_eq!((found.position(), &found.shown["attempt"]), (Some((record.partition, record.offset)), &json!(3)));
@@ -97,7 +98,10 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     let dropped = drop_dead(api, ids[2]).await;
     assert_eq!((dropped.status, &dropped.json()["task"]["id"]), (200, &json!(ids[2].to_string())));
     assert_eq!((drop_dead(api, ids[2]).await.status, redrive(api, ids[2]).await.status), (404, 404));
-    assert_eq!((api.task(ids[2]).await.state.as_str(), states(&cluster, ids[2]).await), ("dead", vec!["dead".to_owned()]));
+    assert_eq!(change_many(api, ("drop", "dropped"), &json!({ "topic": topic })).await, (1, false));
+    for id in &ids[2..] {
+        assert_eq!((api.task(*id).await.state.as_str(), states(&cluster, *id).await), ("dead", vec!["dead".to_owned()]));
+    }
     assert_eq!(
         cluster.count("select count(*) from dead_letter").await + cluster.count("select count(*) from task_follow").await,
         0

@@ -119,10 +119,10 @@ fn boolean(description: &str) -> Value {
 fn many(done: &str, description: &str) -> Value {
     let properties = json!({
         done: count("How many, exactly; with `dry_run` how many there are."),
-        "more": boolean("There may be more: repeat the request."),
+        "more": boolean("There may be more: repeat the request, with the `cursor` if there is one."),
         "dry_run": boolean("Nothing was done."),
         "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
-        "cursor": described("Cursor", "Where there is more: the next request may go on there. Without it, it begins anew."),
+        "cursor": described("Cursor", "Where there is more: the next request goes on there. Without it, it begins anew."),
     });
     object(description, &[done, "more", "dry_run"], &properties)
 }
