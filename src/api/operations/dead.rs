@@ -45,8 +45,8 @@ pub const REDRIVE_MANY: Operation = Operation {
     id: "redriveManyDead",
     tag: Tag::Dead,
     summary: "Put many dead letters back",
-    description: "Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call goes on with the `cursor`. With `dry_run` they are counted, and \
-                  nothing is done.",
+    description: "Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call goes on with \
+                  the `cursor`. With `dry_run` they are counted, and nothing is done.",
     parameters: &[],
     body: Some(RequestBody { schema: "Range", examples: DRY }),
     answers: &[Answer::json(StatusCode::OK, "Redriven", "How many, exactly.")],
@@ -70,8 +70,8 @@ pub const DROP_MANY: Operation = Operation {
     id: "dropManyDead",
     tag: Tag::Dead,
     summary: "Drop many dead letters",
-    description: "For good. Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call goes on with the `cursor`. With `dry_run` they are \
-                  counted, and nothing is done.",
+    description: "For good. Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call \
+                  goes on with the `cursor`. With `dry_run` they are counted, and nothing is done.",
     parameters: &[],
     body: Some(RequestBody { schema: "Range", examples: DRY }),
     answers: &[Answer::json(StatusCode::OK, "Dropped", "How many, exactly.")],
