@@ -35,7 +35,8 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
     let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
-    let cursor = cursor.map(|cursor| string(cursor, "cursor")).transpose()?;
+    // Null, for a caller who copies it from an answer that has none.
+    let cursor = cursor.filter(|cursor| cursor.get() != "null").map(|cursor| string(cursor, "cursor")).transpose()?;
     let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
     Ok(Bulk { from, ..bulk })
 }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::support::{Answer, Api, Cluster, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
+const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
 
 async fn drop_dead(api: &Api, id: Uuid) -> Answer {
     api.send(Method::DELETE, &format!("/v1/dead/{id}"), None).await
@@ -226,9 +227,17 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic })).await, (10_000, true), "the bound of a call");
     assert_eq!(change_all(second.api(), DROP, json!({ "topic": topic })).await, 1_000);
     load(&cluster, &topic, 11_000).await;
-    let (dropped, redriven) = tokio::join!(
+    // Both begin at one instant, or one of them might be done before the other begins.
+    let mut holder = cluster.sql.begin().await.unwrap();
+    sqlx::query("lock table dead_letter in share mode").execute(&mut *holder).await.unwrap();
+    let let_go = async {
+        eventually("both wait", DEADLINE, async || cluster.count(BLOCKED).await == 2).await;
+        holder.commit().await.unwrap();
+    };
+    let (dropped, redriven, ()) = tokio::join!(
         change_all(first.api(), DROP, json!({ "topic": topic })),
-        change_all(second.api(), ("redrive", "redriven"), json!({ "topic": topic }))
+        change_all(second.api(), ("redrive", "redriven"), json!({ "topic": topic })),
+        let_go
     );
     eprintln!("dropped {dropped}, redriven {redriven}");
     assert_eq!(dropped + redriven, 11_000);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::words::{described, reference};
+use super::words::{described, nullable, reference};
 use crate::api::problem_type::{ProblemType, TYPE_PREFIX};
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -101,10 +101,6 @@ fn cancelled() -> Value {
         "task": described("Task", "The task, as far as it is known."),
     });
     object("A cancel that took effect, now or before.", &["verdict"], &properties)
-}
-
-fn nullable(component: &str, description: &str) -> Value {
-    json!({ "oneOf": [reference(component), { "type": "null" }], "description": description })
 }
 
 fn count(description: &str) -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{described, reference};
+use super::words::{described, nullable, reference};
 use crate::api::draft::{FIELDS, FIELDS_OF_NAMED};
 use crate::api::fields::Array;
 use crate::api::lists::{LIMIT, LIMIT_MAX};
@@ -159,7 +159,7 @@ fn range() -> Value {
             "due_from": described("DueAt", "Due then or later. RFC 3339 with a zone, or whole milliseconds since the epoch."),
             "due_to": described("DueAt", "Due before then. RFC 3339 with a zone, or whole milliseconds since the epoch."),
             "dry_run": { "type": "boolean", "description": "True: count, and do nothing." },
-            "cursor": described("Cursor", "Where an earlier call of the same kind, for the same topic and times, has ended: it said so. Not that of a dry run, unless this is one."),
+            "cursor": nullable("Cursor", "Where an earlier call of the same kind, for the same topic and times, has ended: it said so. Not that of a dry run, unless this is one. Null, as without it: from the beginning."),
         },
         "additionalProperties": false,
     })

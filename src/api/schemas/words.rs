@@ -11,6 +11,11 @@ pub fn described(component: &str, description: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{component}"), "description": description })
 }
 
+/// A component, or null, with a description of this place.
+pub fn nullable(component: &str, description: &str) -> Value {
+    json!({ "oneOf": [reference(component), { "type": "null" }], "description": description })
+}
+
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         (

@@ -256,7 +256,7 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
         submit(&api, &format!(r#"{{"topic":"dead","delay":{delay},"payload":1}}"#)).await;
     }
     for (dry_run, dropped) in [(true, 3), (false, 3), (false, 0)] {
-        let answer = api.ask(post("/v1/dead/drop", format!(r#"{{"topic":"dead","dry_run":{dry_run}}}"#))).await;
+        let answer = api.ask(post("/v1/dead/drop", format!(r#"{{"topic":"dead","dry_run":{dry_run},"cursor":null}}"#))).await;
         assert_eq!(json_of(answer).await, serde_json::json!({"dropped": dropped, "more": false, "dry_run": dry_run}));
     }
 }

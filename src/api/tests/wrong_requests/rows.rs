@@ -219,5 +219,5 @@ pub const BULKS: &[Row] = &[
     (r#"{"topic":"t","due_from":"soon"}"#, 400, "invalid-value", "due_from"),
     (r#"{"topic":"t","due_to":1893456000}"#, 400, "invalid-value", "due_to"),
     (r#"{"topic":"t","cursor":"AAAA"}"#, 400, "invalid-value", "cursor"),
-    (r#"{"topic":"t","cursor":null}"#, 400, "invalid-value", "cursor"),
+    (r#"{"topic":"t","cursor":false}"#, 400, "invalid-value", "cursor"),
 ];
