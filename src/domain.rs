@@ -1,5 +1,6 @@
 //! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
 
+pub mod backlog;
 pub mod batch;
 pub mod cluster;
 pub mod duration;
@@ -19,6 +20,7 @@ pub mod task;
 pub mod timestamp;
 pub mod topic;
 
+pub use backlog::Backlog;
 pub use batch::{Batch, BatchBuilder, BatchTask};
 pub use cluster::{ClusterSettings, ClusterWishes};
 pub use failure::Failure;
@@ -29,7 +31,7 @@ pub use name::TaskName;
 pub use outcome::{Outcome, Receipt};
 pub use record::Record;
 pub use seldom::Seldom;
-pub use selection::{Cursor, List, Selection};
+pub use selection::{Cursor, List, Page, Selection};
 pub use shard::{Shard, ShardCount};
 pub use span::{Reach, Span};
 pub use task::{Kept, NewTask, TaskState, TaskView, Verdict};

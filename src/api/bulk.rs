@@ -1,5 +1,6 @@
 //! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters put back or dropped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -13,13 +14,13 @@ use super::fields::{boolean, members, string};
 use super::lists::{cursor_of, text_of};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
-use super::shared::{Deadline, Shared};
+use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::tasks::{IdInPath, id_of};
 use super::times::{self, Rfc3339};
 use super::{body, query, respond};
 use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
-use crate::node::service::{Bulk, BulkDone};
+use crate::node::service::Bulk;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
@@ -41,20 +42,38 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     Ok(Bulk { from, ..bulk })
 }
 
-async fn read_bulk(shared: &Shared, request: Request<Body>, deadline: Deadline, list: List) -> Result<Bulk, Problem> {
-    query::refuse(request.uri())?;
-    let (bytes, _share) = body::read(shared, request, deadline).await?;
-    bulk_of(body::text_of(&bytes)?, list)
+/// What becomes of many tasks.
+#[derive(Clone, Copy)]
+enum Change {
+    Cancel,
+    Redrive,
+    Drop,
 }
 
-/// A call whose answer was lost. A dry run has changed nothing in any case.
-fn unknown_of(bulk: &Bulk, done: &'static str, reason: &str) -> Problem {
-    if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(done, reason) }
+impl Change {
+    const fn list(self) -> List {
+        match self {
+            Self::Cancel => List::Tasks,
+            Self::Redrive | Self::Drop => List::DeadLetters,
+        }
+    }
+
+    /// What a task is afterwards, as problems say it, and the member that counts them.
+    const fn done(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancelled",
+            Self::Redrive => "redriven",
+            Self::Drop => "dropped",
+        }
+    }
 }
 
-/// How far a call has come; beside it stands how many it has changed.
+/// How far a call has come.
 #[derive(Serialize)]
-struct ProgressJson {
+struct DoneJson {
+    /// How many it has changed, under the name of what was done.
+    #[serde(flatten)]
+    count: BTreeMap<&'static str, u64>,
     more: bool,
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,64 +82,44 @@ struct ProgressJson {
     cursor: Option<String>,
 }
 
-fn progress_of(bulk: &Bulk, done: &BulkDone, list: List) -> ProgressJson {
-    ProgressJson {
+async fn change_many(shared: &Shared, request: Request<Body>, change: Change) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let (bytes, _share) = body::read(shared, request, deadline).await?;
+    let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
+    // A dry run has changed nothing in any case.
+    let unknown = |reason: &str| {
+        if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(change.done(), reason) }
+    };
+    let service = &shared.service;
+    let done = match change {
+        Change::Cancel => shared.ask(deadline, service.cancel_all(&bulk), unknown).await?,
+        Change::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
+        Change::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
+    };
+    let answer = DoneJson {
+        count: BTreeMap::from([(change.done(), done.task_count)]),
         more: done.has_more,
         dry_run: bulk.is_dry_run,
         searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
-        cursor: done.searched_to.map(|cursor| text_of(cursor, list, &bulk.selection())),
-    }
-}
-
-#[derive(Serialize)]
-struct CancelledJson {
-    cancelled: u64,
-    #[serde(flatten)]
-    progress: ProgressJson,
+        cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
+    };
+    Ok(respond::json(StatusCode::OK, &answer))
 }
 
 /// `POST /v1/tasks/cancel`
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, List::Tasks).await?;
-    let unknown = |reason: &str| unknown_of(&bulk, "cancelled", reason);
-    let done = shared.ask(deadline, shared.service.cancel_all(&bulk), unknown).await?;
-    let progress = progress_of(&bulk, &done, List::Tasks);
-    Ok(respond::json(StatusCode::OK, &CancelledJson { cancelled: done.task_count, progress }))
-}
-
-#[derive(Serialize)]
-struct RedrivenJson {
-    redriven: u64,
-    #[serde(flatten)]
-    progress: ProgressJson,
+    change_many(&shared, request, Change::Cancel).await
 }
 
 /// `POST /v1/dead/redrive`
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, List::DeadLetters).await?;
-    let unknown = |reason: &str| unknown_of(&bulk, "redriven", reason);
-    let done = shared.ask(deadline, shared.service.redrive_all(&bulk), unknown).await?;
-    let progress = progress_of(&bulk, &done, List::DeadLetters);
-    Ok(respond::json(StatusCode::OK, &RedrivenJson { redriven: done.task_count, progress }))
-}
-
-#[derive(Serialize)]
-struct DroppedJson {
-    dropped: u64,
-    #[serde(flatten)]
-    progress: ProgressJson,
+    change_many(&shared, request, Change::Redrive).await
 }
 
 /// `POST /v1/dead/drop`
 pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
-    let bulk = read_bulk(&shared, request, deadline, List::DeadLetters).await?;
-    let unknown = |reason: &str| unknown_of(&bulk, "dropped", reason);
-    let done = shared.ask(deadline, shared.service.drop_all_dead(&bulk), unknown).await?;
-    let progress = progress_of(&bulk, &done, List::DeadLetters);
-    Ok(respond::json(StatusCode::OK, &DroppedJson { dropped: done.task_count, progress }))
+    change_many(&shared, request, Change::Drop).await
 }
 
 #[derive(Serialize)]

@@ -13,8 +13,8 @@ use super::shared::Shared;
 use super::task_json::Shown;
 use super::times::Rfc3339;
 use super::{query, respond};
-use crate::domain::NodeId;
-use crate::node::service::{Backlog, ClusterView, NodeView, ParkedTopic};
+use crate::domain::{Backlog, NodeId};
+use crate::node::service::{ClusterView, NodeView, ParkedTopic};
 
 #[derive(Serialize)]
 struct ClusterJson<'a> {

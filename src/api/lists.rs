@@ -15,8 +15,8 @@ use super::respond;
 use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::times::Rfc3339;
-use crate::domain::{Cursor, List, Selection, Timestamp};
-use crate::node::service::{Counts, Figure, Page};
+use crate::domain::{Cursor, List, Page, Selection, Timestamp};
+use crate::node::service::{Counts, Figure};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{IdRange, Timestamp, TopicName, ids};
+use super::{IdRange, TaskView, Timestamp, TopicName, ids};
 
 /// Tasks by topic and due time. What is due now decides: of a follow-up, the due time of its row.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,6 +38,15 @@ impl IdRange {
 pub enum List {
     Tasks,
     DeadLetters,
+}
+
+/// Some of a list, in its order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// Without payloads and headers; and the key only if it is not long.
+    pub tasks: Vec<TaskView>,
+    /// Where to go on; `None` when the list is at its end. A page may be short, or empty, and not be the last.
+    pub next: Option<Cursor>,
 }
 
 /// Where a reader stands: all ids up to `after` were looked at. Its bytes carry a digest over what is read, so that they are worth nothing elsewhere.

@@ -14,13 +14,15 @@ use super::lists::Lists;
 use super::membership::Bulletin;
 use super::replacer::Replacer;
 use super::service::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
-    Page, ParkedTopic, Placed, Refusal, Trouble,
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
+    Placed, Refusal, Trouble,
 };
 use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{Cursor, NewTask, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict};
+use crate::domain::{
+    Backlog, Cursor, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+};
 use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
@@ -312,11 +314,7 @@ impl Desk {
 
     async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {
         match self.backlog.count(self.shared.leaves.oldest()?, now?).await {
-            Ok(overdue) => Some(Backlog {
-                task_count: overdue.task_count,
-                is_capped: overdue.is_capped,
-                oldest_due_at: overdue.oldest_due_at,
-            }),
+            Ok(backlog) => Some(backlog),
             Err(error) => {
                 tracing::debug!(error = chain(&error), "count the overdue tasks");
                 None

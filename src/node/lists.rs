@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics::Metrics;
-use super::service::{Counts, Figure, Page, Trouble};
+use super::service::{Counts, Figure, Trouble};
 use super::setback::trouble_of_look;
-use crate::domain::{Cursor, Selection, TopicName};
+use crate::domain::{Cursor, Page, Selection, TopicName};
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;
 use crate::postgres::listing::{LOOKED_MAX, Listing};
@@ -32,8 +32,7 @@ impl Lists {
     }
 
     pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        let page = self.dead_letters.page(selection, from, limit).await.map_err(|error| trouble_of_look(&error))?;
-        Ok(Page { tasks: page.tasks, next: page.next })
+        self.dead_letters.page(selection, from, limit).await.map_err(|error| trouble_of_look(&error))
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {

@@ -7,11 +7,11 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{Cursor, Selection, TaskId, TaskName, TaskView, TopicName};
+use crate::domain::{Cursor, Page, Selection, TaskId, TaskName, TaskView, TopicName};
 
 pub use words::{
-    Accepted, Backlog, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView,
-    PARKED_SHOWN_MAX, Page, ParkedTopic, Placed, Refusal, Trouble,
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
+    ParkedTopic, Placed, Refusal, Trouble,
 };
 
 /// What a node does for its API. Cheap to clone.

@@ -8,10 +8,11 @@ use uuid::Uuid;
 use super::connection::Purpose;
 use super::pool::Pool;
 use super::{Error, Settings};
-use crate::domain::{IdRange, ShardCount, TaskId, Timestamp};
+use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
 
 const PURPOSE: Purpose =
     Purpose { name: "backlog", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+/// Tasks in leaves that are counted at most, and tasks in the far table.
 const COUNT_MAX: i64 = 10_000;
 
 /// Counts what is overdue; bounded, so it costs little however much there is.
@@ -21,22 +22,13 @@ pub struct BacklogCounter {
     shards: Vec<i16>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Overdue {
-    /// Tasks that are due and in no batch, in leaves and in the far table; at most 10,000 of each are counted.
-    pub task_count: u64,
-    /// True when there are more than were counted.
-    pub is_capped: bool,
-    pub oldest_due_at: Option<Timestamp>,
-}
-
 impl BacklogCounter {
     pub fn new(settings: &Settings, shards: ShardCount) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, 1), shards: shards.all().map(|shard| shard.as_smallint()).collect() }
     }
 
     /// What is due from `oldest` (the start of the oldest attached leaf) up to `now`.
-    pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Overdue, Error> {
+    pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, Error> {
         let range = IdRange::of_times(oldest, now);
         self.pool
             .run("count the overdue tasks", async |open| {
@@ -61,7 +53,7 @@ impl BacklogCounter {
                 .await?;
                 let (near, far): (i64, i64) = (row.try_get("near")?, row.try_get("far")?);
                 let oldest: Option<Uuid> = row.try_get("oldest")?;
-                Ok(Overdue {
+                Ok(Backlog {
                     task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX)).unwrap_or(0),
                     is_capped: near > COUNT_MAX || far > COUNT_MAX,
                     oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),

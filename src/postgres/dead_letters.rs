@@ -15,7 +15,7 @@ use super::connection::Purpose;
 use super::look_up::view_of_row;
 use super::pool::Pool;
 use super::{Error, Settings};
-use crate::domain::{Cursor, IdRange, Selection, TaskId, TaskState, TaskView, TopicName};
+use crate::domain::{Cursor, IdRange, Page, Selection, TaskId, TaskState, TaskView, TopicName};
 
 const PURPOSE: Purpose = Purpose {
     name: "dead letters",
@@ -128,15 +128,6 @@ pub struct DeadLetters {
     name_retention: Duration,
 }
 
-/// Some of the dead letters.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeadPage {
-    /// Of what they carry, the key alone, if it is not long.
-    pub tasks: Vec<TaskView>,
-    /// `None`: behind them there is nothing.
-    pub next: Option<Cursor>,
-}
-
 /// A task that was put back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redriven {
@@ -167,7 +158,7 @@ impl DeadLetters {
     }
 
     /// The next `limit` dead letters behind `from`, in the order of their due times.
-    pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<DeadPage, Error> {
+    pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
         let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
             // One more tells whether there is more.
@@ -184,7 +175,7 @@ impl DeadLetters {
         };
         let (tasks, has_more) = self.pool.run("list dead letters", statement).await?;
         let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
-        Ok(DeadPage { tasks, next })
+        Ok(Page { tasks, next })
     }
 
     /// Drops a dead letter; answers what it was.

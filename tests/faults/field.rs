@@ -53,26 +53,7 @@ pub struct Field {
 struct Reader {
     topic: usize,
     incarnation: usize,
-    consumer: Option<Consumer>,
-    /// What consumers before this one have read.
-    put_by: Vec<Record>,
-}
-
-impl Reader {
-    /// Ends the consumer; what it has read is kept.
-    fn put_by(&mut self) {
-        self.put_by = self.all();
-        self.consumer = None;
-    }
-
-    /// Each record that any consumer of this reader has read, once.
-    fn all(&self) -> Vec<Record> {
-        let mut all = self.put_by.clone();
-        let known: HashSet<(i32, i64)> = all.iter().map(|record| (record.partition, record.offset)).collect();
-        let now = self.consumer.as_ref().map(Consumer::records).unwrap_or_default();
-        all.extend(now.into_iter().filter(|record| !known.contains(&(record.partition, record.offset))));
-        all
-    }
+    consumer: Consumer,
 }
 
 impl Setup {
@@ -172,7 +153,7 @@ impl Field {
 
     fn read(&self, topic: usize, incarnation: usize) {
         let consumer = Consumer::start(&self.own.stack.kafka, &self.topic_name(topic), PARTITIONS);
-        self.readers.lock().unwrap().push(Reader { topic, incarnation, consumer: Some(consumer), put_by: Vec::new() });
+        self.readers.lock().unwrap().push(Reader { topic, incarnation, consumer });
     }
 
     pub fn topic_name(&self, topic: usize) -> String {
@@ -190,16 +171,7 @@ impl Field {
     /// What was read of a topic that is deleted is kept; nothing more comes.
     pub fn stop_reading(&self, topic: usize) {
         for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic) {
-            reader.put_by();
-        }
-    }
-
-    /// Reads all topics again from their beginnings, with consumers that know nothing: after a restart of Kafka librdkafka may have lost track of a partition's
-    /// leader for good (its issue 5430), as nodes find out as well. What was read before is kept: the topic may be deleted before it is read again.
-    pub fn read_all_again(&self) {
-        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.consumer.is_some()) {
-            reader.put_by();
-            reader.consumer = Some(Consumer::start(&self.own.stack.kafka, &self.topic_name(reader.topic), PARTITIONS));
+            reader.consumer.end();
         }
     }
 
@@ -216,17 +188,13 @@ impl Field {
             let of = |records: &[Record]| -> Vec<_> {
                 records.iter().map(|record| (reader.topic, record.partition, record.offset)).collect()
             };
-            let now = reader.consumer.as_ref().map(|consumer| consumer.look(of)).unwrap_or_default();
-            of(&reader.put_by).into_iter().chain(now)
+            reader.consumer.look(of)
         });
         positions.collect()
     }
 
-    /// For people: what is being read again counts only once it is more than before.
     pub fn record_count(&self) -> usize {
-        let readers = self.readers.lock().unwrap();
-        let now = |reader: &Reader| reader.consumer.as_ref().map_or(0, |consumer| consumer.look(<[Record]>::len));
-        readers.iter().map(|reader| now(reader).max(reader.put_by.len())).sum()
+        self.readers.lock().unwrap().iter().map(|reader| reader.consumer.look(<[Record]>::len)).sum()
     }
 
     pub fn arrivals(&self) -> Vec<Arrival> {
@@ -234,7 +202,7 @@ impl Field {
             .lock()
             .unwrap()
             .iter()
-            .flat_map(|reader| reader.all().into_iter().map(|record| arrival(reader, &record)))
+            .flat_map(|reader| reader.consumer.records().into_iter().map(|record| arrival(reader, &record)))
             .collect()
     }
 

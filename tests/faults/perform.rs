@@ -85,14 +85,8 @@ async fn carry_out(field: &Field, operation: &Operation) {
             until_undone().await;
             field.own.disk("free").await;
         }
-        Kind::KafkaStop => {
-            restart(field, "kafka", Stop::InGoodOrder, lasts).await;
-            field.read_all_again();
-        }
-        Kind::KafkaKill => {
-            restart(field, "kafka", Stop::AtOnce, lasts).await;
-            field.read_all_again();
-        }
+        Kind::KafkaStop => restart(field, "kafka", Stop::InGoodOrder, lasts).await,
+        Kind::KafkaKill => restart(field, "kafka", Stop::AtOnce, lasts).await,
         Kind::TopicUnavailable => {
             // One of its two replicas is away.
             alter(field, UNAVAILABLE, ("min.insync.replicas", "2")).await;

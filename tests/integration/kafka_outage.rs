@@ -83,7 +83,7 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     let topic = topic(&bootstrap, "outage", 2, &[]).await;
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     let contact = edge.topics.contact();
-    held(&contact, Duration::from_secs(10)).await;
+    held(&contact, BACK_MAX).await;
     let facts = edge.topics.look_up(&topic).await.unwrap();
     publishes(&mut edge, &topic, 100).await;
 
@@ -136,7 +136,7 @@ async fn a_broker_that_hangs_is_noticed() {
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     let contact = edge.topics.contact();
     publishes(&mut edge, &topic, 1).await;
-    held(&contact, Duration::from_secs(10)).await;
+    held(&contact, BACK_MAX).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/.stack/");
     let pid = std::fs::read_to_string(format!("{script}{}/kafka.pid", stack.0)).unwrap_or_else(|error| panic!("{error}"));
     let pid = pid.split_whitespace().next().unwrap().to_owned();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
@@ -15,6 +15,10 @@ use super::wait::look_for;
 
 /// Payloads above this size are kept as their hash only.
 const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// After a broker's restart librdkafka may have lost track of a partition's leader for good (its issue 5430), as nodes find out as well. So no client is used for
+/// longer than this: the next one goes on where it has ended.
+const CLIENT_SPAN: Duration = Duration::from_secs(10);
 
 /// A record as it stands in the topic.
 #[derive(Clone, Debug)]
@@ -75,25 +79,12 @@ pub struct Consumer {
 impl Consumer {
     /// Reads `topic`, which has `partitions` partitions, at `kafka`.
     pub fn start(kafka: &str, topic: &str, partitions: i32) -> Self {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", kafka)
-            .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
-            .set("enable.auto.commit", "false")
-            .set("auto.offset.reset", "earliest")
-            .set("fetch.wait.max.ms", "100")
-            .set("fetch.message.max.bytes", "4194304")
-            .set("reconnect.backoff.max.ms", "500")
-            .create()
-            .unwrap();
-        let mut assignment = TopicPartitionList::new();
-        for partition in 0..partitions {
-            assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
-        }
-        consumer.assign(&assignment).unwrap();
+        let reader =
+            Reader { kafka: kafka.to_owned(), topic: topic.to_owned(), next: vec![0; usize::try_from(partitions).unwrap()] };
         let (seen, is_done) = (Arc::<Mutex<Vec<Record>>>::default(), Arc::<AtomicBool>::default());
         let thread = std::thread::spawn({
             let (seen, is_done) = (Arc::clone(&seen), Arc::clone(&is_done));
-            move || read(&consumer, &seen, &is_done)
+            move || reader.run(&seen, &is_done)
         });
         Self { seen, is_done, thread: Some(thread) }
     }
@@ -129,10 +120,9 @@ impl Consumer {
     pub async fn wait_count(&self, count: usize, deadline: Duration) -> Vec<Record> {
         self.wait_for(&format!("{count} records arrive"), deadline, |records| records.len() >= count).await
     }
-}
 
-impl Drop for Consumer {
-    fn drop(&mut self) {
+    /// Reads no more. What has arrived stays.
+    pub fn end(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             eprintln!("the consumer's thread has panicked");
@@ -140,12 +130,57 @@ impl Drop for Consumer {
     }
 }
 
-fn read(consumer: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
-    while !is_done.load(Ordering::Relaxed) {
-        // Errors are the broker's absence, which some tests bring about: the client reconnects by itself.
-        if let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) {
-            let record = Record::read(&message);
-            seen.lock().unwrap().push(record);
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Where a consumer stands.
+struct Reader {
+    kafka: String,
+    topic: String,
+    /// The next offset of each partition.
+    next: Vec<i64>,
+}
+
+impl Reader {
+    fn run(mut self, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
+        while !is_done.load(Ordering::Relaxed) {
+            let client = self.open();
+            self.read(&client, seen, is_done);
+        }
+    }
+
+    /// A client that goes on where the one before has ended.
+    fn open(&self) -> BaseConsumer {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", &self.kafka)
+            .set("group.id", format!("test-{}", Uuid::from_u128(rand::random())))
+            .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("fetch.wait.max.ms", "100")
+            .set("fetch.message.max.bytes", "4194304")
+            .set("reconnect.backoff.max.ms", "500")
+            .create()
+            .unwrap();
+        let mut assignment = TopicPartitionList::new();
+        for (partition, next) in (0..).zip(&self.next) {
+            assignment.add_partition_offset(&self.topic, partition, Offset::Offset(*next)).unwrap();
+        }
+        consumer.assign(&assignment).unwrap();
+        consumer
+    }
+
+    fn read(&mut self, client: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
+        let began = Instant::now();
+        while !is_done.load(Ordering::Relaxed) && began.elapsed() < CLIENT_SPAN {
+            // Errors are the broker's absence, which some tests bring about: the client reconnects by itself.
+            if let Some(Ok(message)) = client.poll(Duration::from_millis(50)) {
+                let record = Record::read(&message);
+                self.next[usize::try_from(record.partition).unwrap()] = record.offset + 1;
+                seen.lock().unwrap().push(record);
+            }
         }
     }
 }

@@ -18,11 +18,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, Page, ParkedTopic,
-    Placed, Refusal, Trouble,
+    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed,
+    Refusal, Trouble,
 };
 use crate::domain::{
-    Cursor, Kept, NewTask, NodeId, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
+    Cursor, Kept, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
     TopicName, Verdict,
 };
 

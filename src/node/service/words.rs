@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::domain::{
-    Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
 };
 
 /// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
@@ -106,15 +106,6 @@ pub enum Trouble {
     Draining,
 }
 
-/// Some of a list, in its order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Page {
-    /// Without payloads and headers.
-    pub tasks: Vec<TaskView>,
-    /// Where to go on; `None` when the list is at its end. A page may be short, or empty, and not be the last.
-    pub next: Option<Cursor>,
-}
-
 /// How many tasks are pending. With a topic, all of it is of that topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counts {
@@ -210,14 +201,6 @@ pub struct NodeView {
     /// `assigned`, `joining`, `suspected`, `dead`, `left`.
     pub standing: &'static str,
     pub shards: Vec<Shard>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Backlog {
-    pub task_count: u64,
-    /// True when there are more than were counted.
-    pub is_capped: bool,
-    pub oldest_due_at: Option<Timestamp>,
 }
 
 /// A server that is missing, or a state that keeps the node from being ready.
