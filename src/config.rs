@@ -1,8 +1,10 @@
 //! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every problem is reported at once.
 
 mod args;
+mod etcd;
 mod host;
 mod migration;
+mod place;
 mod properties;
 mod reader;
 mod secret;
@@ -20,6 +22,7 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
+pub use self::etcd::{Etcd, Identity, Login};
 pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
 pub use self::reader::Problem;

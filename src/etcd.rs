@@ -22,7 +22,7 @@ pub use client::Error;
 pub use member::{Member, View};
 pub use metrics::Metrics;
 pub use session::{Session, State};
-pub use settings::Settings;
+pub use settings::{Credentials, Settings};
 
 /// Starts the watch and the session of `node`. The session is not held before [`Session::announce`].
 pub fn start(settings: &Settings, node: NodeId, tasks: &Tasks, metrics: Metrics) -> (Session, watch::Receiver<View>) {

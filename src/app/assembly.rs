@@ -126,8 +126,12 @@ impl Parts {
         let etcd_metrics = etcd::Metrics::register(registry);
         let etcd = match &settings.etcd {
             None => None,
-            Some(endpoints) => {
-                let etcd = etcd::Settings::new(endpoints.clone(), &settings.cluster, settings.session_ttl);
+            Some(etcd) => {
+                let login = etcd.login.as_ref().map(|login| (login.user.clone(), login.password.expose().to_owned()));
+                let pem = etcd.identity.as_ref().map(|own| [&own.certificate, &own.key].map(|pem| pem.expose().to_owned()));
+                let credentials = etcd::Credentials { login, identity: pem.map(Into::into) };
+                let endpoints = etcd.endpoints.clone();
+                let etcd = etcd::Settings::new(endpoints, &settings.cluster, settings.session_ttl, credentials);
                 Some(etcd::start(&etcd, node, tasks, etcd_metrics))
             }
         };
@@ -155,7 +159,7 @@ impl Parts {
         if let Some((_, view)) = &self.etcd
             && matches!(*view.borrow(), etcd::View::Away { .. })
         {
-            missing.push(Missing { what: Lack::Etcd, why: "it has not answered".to_owned() });
+            missing.push(Missing { what: Lack::Etcd, why: "no answer of use so far; the log says why".to_owned() });
         }
         missing
     }

@@ -115,6 +115,8 @@ pub(super) struct Serve {
     #[command(flatten)]
     pub kafka: Kafka,
     #[command(flatten)]
+    pub etcd: Etcd,
+    #[command(flatten)]
     pub node: Node,
     #[command(flatten)]
     pub timing: Timing,
@@ -176,6 +178,31 @@ pub(super) struct Kafka {
 }
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "etcd")]
+pub(super) struct Etcd {
+    /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is the only one and owns all shards.
+    ///
+    /// https:// trusts the machine's certificates, or those of the file that the variable SSL_CERT_FILE names.
+    #[arg(long = "etcd", env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
+    pub endpoints: Option<String>,
+    /// The user to log in to etcd as, where its authentication is enabled. It must read and write the keys that begin with the cluster's name and a slash.
+    #[arg(long = "etcd-user", env = "PUNCTUAL_ETCD_USER", value_name = "NAME")]
+    pub user: Option<String>,
+    /// That user's password. Whoever may list the processes of this machine sees flags: prefer the variable or the file.
+    #[arg(long = "etcd-password", env = "PUNCTUAL_ETCD_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
+    pub password: Option<Secret>,
+    /// A file that holds the password instead, and nothing else.
+    #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and https:// endpoints; it is read once, at start.
+    #[arg(long = "etcd-certificate-file", env = "PUNCTUAL_ETCD_CERTIFICATE_FILE", value_name = "FILE")]
+    pub certificate_file: Option<PathBuf>,
+    /// The certificate's private key, in PEM.
+    #[arg(long = "etcd-key-file", env = "PUNCTUAL_ETCD_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 #[command(next_help_heading = "The node and its cluster")]
 pub(super) struct Node {
     /// Where the REST API listens: address:port. Port 0 takes a free one.
@@ -183,11 +210,6 @@ pub(super) struct Node {
     /// There is no authentication yet: beyond loopback, keep it behind something that has one. The node warns about it.
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
-    /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is the only one and owns all shards.
-    ///
-    /// https:// trusts the machine's certificates, or those of the file that the variable SSL_CERT_FILE names. The node shows none of its own.
-    #[arg(long, env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
-    pub etcd: Option<String>,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
     pub cluster: String,

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::args;
+use super::etcd::{self, Etcd};
 use super::host::Host;
+use super::place::{has_port, printable};
 use super::properties::{self, Property};
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
@@ -15,8 +17,8 @@ pub struct Settings {
     pub database_url: Secret,
     pub auto_migrate: bool,
     pub kafka: Kafka,
-    /// Endpoints; `None`: this node is the only one.
-    pub etcd: Option<Vec<String>>,
+    /// `None`: this node is the only one.
+    pub etcd: Option<Etcd>,
     pub listen: SocketAddr,
     pub cluster: String,
     pub node_name: String,
@@ -85,6 +87,12 @@ impl Settings {
                 self.listen
             ));
         }
+        let is_open = |endpoint: &String| !endpoint.starts_with("https://");
+        if self.etcd.as_ref().is_some_and(|etcd| etcd.login.is_some() && etcd.endpoints.iter().any(is_open)) {
+            warnings.push(
+                "the password for etcd goes over the network as it is: not all endpoints of --etcd are https://".to_owned(),
+            );
+        }
         warnings
     }
 }
@@ -134,7 +142,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         database_url: host.database_url(&args.database, &mut reader),
         auto_migrate: truth("--auto-migrate", &args.schema.auto_migrate, &mut reader),
         kafka: kafka(&args.kafka, host, &mut reader),
-        etcd: etcd(args.node.etcd.as_deref(), &mut reader),
+        etcd: etcd::read(&args.etcd, host, &mut reader),
         listen,
         cluster: cluster(&args.node.cluster, &mut reader),
         advertise: advertise(args.node.advertise.as_deref(), listen, &node_name, &mut reader),
@@ -171,32 +179,6 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
         publish_deadline,
         topic_denial_max: reader.duration(TOPIC_DENIAL_MAX, &args.topic_denial_max),
     }
-}
-
-fn etcd(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
-    let text = text.map(str::trim).filter(|text| !text.is_empty())?;
-    let endpoints: Vec<String> = text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
-    for endpoint in &endpoints {
-        let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://")).unwrap_or(endpoint);
-        if !has_port(place) {
-            let endpoint = printable(endpoint);
-            reader.problem("--etcd", format!("{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
-        }
-    }
-    Some(endpoints)
-}
-
-/// A place as it was given, in a message; what may hold a password is not repeated.
-fn printable(place: &str) -> String {
-    if place.contains('@') { "what is given, with a user or a password,".to_owned() } else { format!("`{place}`") }
-}
-
-/// `host:port`, with an IPv6 address in brackets.
-fn has_port(place: &str) -> bool {
-    let Some((host, port)) = place.rsplit_once(':') else { return false };
-    let is_host = if host.starts_with('[') { host.ends_with(']') } else { !host.contains(':') };
-    let is_clean = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?".contains(c));
-    is_host && is_clean && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 fn listen(text: &str, reader: &mut Reader) -> SocketAddr {

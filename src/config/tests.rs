@@ -14,6 +14,9 @@ const ENOUGH: [&str; 4] = ["--database-url", "postgres://me:hunter2@db/punctual"
 
 fn files(path: &Path) -> io::Result<String> {
     match path.to_str() {
+        Some("password") => Ok("hunter2\n".to_owned()),
+        Some("pem") => Ok("-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n".to_owned()),
+        Some("key.pem") => Ok("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n".to_owned()),
         Some("url") => Ok("postgres://file@db/punctual\n".to_owned()),
         Some("properties") => Ok("sasl.password=hunter2\n# a comment\nsecurity.protocol=SASL_SSL\n".to_owned()),
         _ => Err(io::ErrorKind::NotFound.into()),
@@ -172,9 +175,43 @@ fn listening_beyond_loopback_is_warned_about_and_advertised_by_name() {
 }
 
 #[test]
+fn a_node_proves_to_etcd_who_it_is_by_a_password_a_certificate_or_both() {
+    const TLS: [&str; 2] = ["--etcd", "https://etcd:2379"];
+    let etcd = |words: &[&str]| serve_with(&[&TLS, words].concat()).unwrap();
+    let settings = etcd(&["--etcd-user", "punctual", "--etcd-password-file", "password"]);
+    assert_eq!((settings.warnings(), format!("{settings:?}").contains("hunter2")), (Vec::new(), false));
+    let login = settings.etcd.unwrap().login.unwrap();
+    assert_eq!((login.user.as_str(), login.password.expose()), ("punctual", "hunter2"));
+    let settings = etcd(&["--etcd-certificate-file", "pem", "--etcd-key-file", "key.pem"]);
+    assert!(settings.etcd.is_some_and(|etcd| etcd.login.is_none() && etcd.identity.is_some()));
+    let open = serve_with(&["--etcd", "etcd:2379", "--etcd-user", "punctual", "--etcd-password", "hunter2"]).unwrap();
+    assert_eq!(open.warnings().len(), 1, "{:?}", open.warnings());
+    for (words, flag) in [
+        (["--etcd-user", "punctual", "", ""], "--etcd-user"),
+        (["--etcd-password", "hunter2", "", ""], "--etcd-user"),
+        (["--etcd-password-file", "password", "", ""], "--etcd-user"),
+        (["--etcd-password-file", "password", "--etcd-password", "hunter2"], "--etcd-password"),
+        (["--etcd-password-file", "none", "--etcd-user", "punctual"], "--etcd-password-file"),
+        (["--etcd-certificate-file", "pem", "", ""], "--etcd-key-file"),
+        (["--etcd-key-file", "key.pem", "", ""], "--etcd-certificate-file"),
+        (["--etcd-certificate-file", "password", "--etcd-key-file", "key.pem"], "--etcd-certificate-file"),
+        (["--etcd-certificate-file", "pem", "--etcd-key-file", "password"], "--etcd-key-file"),
+    ] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let problems = serve_with(&[&TLS[..], &words].concat()).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].starts_with(flag) && !problems[0].contains("hunter2"), "{problems:?}");
+    }
+    let certificate = ["--etcd-certificate-file", "pem", "--etcd-key-file", "key.pem"];
+    for words in [&["--etcd", "https://etcd:2379,etcd:2379"][..], &[]] {
+        let problems = serve_with(&[words, &certificate].concat()).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].starts_with("--etcd-certificate-file"), "{problems:?}");
+    }
+}
+
+#[test]
 fn endpoints_of_etcd_are_listed_with_or_without_a_scheme() {
     let settings = serve_with(&["--etcd", "127.0.0.1:2379, https://etcd:2379/"]).unwrap();
-    assert_eq!(settings.etcd, Some(vec!["127.0.0.1:2379".to_owned(), "https://etcd:2379".to_owned()]));
+    assert_eq!(settings.etcd.unwrap().endpoints, ["127.0.0.1:2379", "https://etcd:2379"]);
     assert_eq!(serve_with(&["--etcd", ""]).unwrap().etcd, None);
 }
 

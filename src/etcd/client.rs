@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, TlsOptions};
+use etcd_client::{Client, ConnectOptions, Identity, TlsOptions};
 use thiserror::Error;
 
 use super::settings::Settings;
+use crate::shutdown::chain;
 
 /// `what` says what was attempted.
 #[derive(Debug, Error)]
@@ -19,6 +20,9 @@ pub enum Error {
         #[source]
         source: Box<etcd_client::Error>,
     },
+    /// No connection could be set up, or the certificate or its key are not what they should be. In words, for the driver's error does not lead to its reasons.
+    #[error("{what}: {why}")]
+    Unconnected { what: &'static str, why: String },
     /// The lease has run out or was revoked: a new one is needed.
     #[error("{what}: the lease is gone")]
     LeaseGone { what: &'static str },
@@ -34,7 +38,11 @@ impl Error {
             etcd_client::Error::LeaseKeepAliveError(words) => words.contains("lease not found"),
             _ => false,
         };
-        if is_lease_gone { Self::LeaseGone { what } } else { Self::Refused { what, source: Box::new(source) } }
+        match source {
+            _ if is_lease_gone => Self::LeaseGone { what },
+            etcd_client::Error::TransportError(reason) => Self::Unconnected { what, why: chain(&reason) },
+            source => Self::Refused { what, source: Box::new(source) },
+        }
     }
 }
 
@@ -53,7 +61,7 @@ impl Endpoints {
 
     /// A client of the next endpoint. It connects with its first call.
     pub(super) async fn next(&mut self) -> Result<Client, Error> {
-        let pulse = self.settings.pulse();
+        let (pulse, credentials) = (self.settings.pulse(), self.settings.credentials());
         // A follower that has lost its leader must refuse, not stay silent; and a connection that is dead must be found so by the client itself.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(self.settings.deadline())
@@ -63,7 +71,15 @@ impl Endpoints {
         let endpoint = self.settings.endpoint(self.next).to_owned();
         if endpoint.starts_with("https://") {
             // Without roots of its own the driver trusts nobody.
-            options = options.with_tls(TlsOptions::new().with_native_roots());
+            let tls = TlsOptions::new().with_native_roots();
+            options = options.with_tls(match &credentials.identity {
+                Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
+                None => tls,
+            });
+        }
+        if let Some((user, password)) = &credentials.login {
+            // A token that has run out costs a call, not the session.
+            options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         self.next = self.next.wrapping_add(1);
         within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options))).await

@@ -22,6 +22,7 @@ mod cluster;
 mod command_line;
 mod dead_letters;
 mod durability;
+mod etcd_login;
 mod examples;
 mod far;
 mod hazards;

@@ -95,7 +95,12 @@ impl Node {
         let id = NodeId::new(started_at, 0, rand::random());
         let mut registry = telemetry::Registry::default();
         let etcd = has_etcd.then(|| {
-            let settings = etcd::Settings::new(vec![cluster.etcd.clone()], &cluster.database.name, cluster.ttl);
+            let settings = etcd::Settings::new(
+                vec![cluster.etcd.clone()],
+                &cluster.database.name,
+                cluster.ttl,
+                etcd::Credentials::default(),
+            );
             etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
         });
         let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));

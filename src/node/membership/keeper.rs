@@ -369,7 +369,10 @@ impl Keeper {
         if let Some((_, view)) = &self.parts.etcd
             && let etcd::View::Away { since } = *view.borrow()
         {
-            missing.push(Missing { what: Lack::Etcd, why: format!("no answer for {} s", now.since(since).as_secs()) });
+            missing.push(Missing {
+                what: Lack::Etcd,
+                why: format!("no answer of use for {} s; the log says why", now.since(since).as_secs()),
+            });
         }
         if !self.parts.clock.is_steady() {
             missing.push(Missing { what: Lack::Clock, why: "the clock of Postgres is unknown, or has jumped".to_owned() });

@@ -1,0 +1,119 @@
+//! Where etcd is, and how a node proves to it who it is.
+
+use super::args;
+use super::host::Host;
+use super::place::{has_port, printable};
+use super::reader::Reader;
+use super::secret::Secret;
+
+/// etcd as the settings name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Etcd {
+    /// At least one: `host:port`, or a URL without a slash at its end.
+    pub endpoints: Vec<String>,
+    pub login: Option<Login>,
+    /// For the endpoints, which are all `https://` then.
+    pub identity: Option<Identity>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Login {
+    pub user: String,
+    pub password: Secret,
+}
+
+/// A certificate of the node, with those that vouch for it, and its key, both in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    pub certificate: Secret,
+    pub key: Secret,
+}
+
+/// `None`: this node is the only one.
+pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Etcd> {
+    let endpoints = endpoints(args.endpoints.as_deref(), reader);
+    let (login, identity) = (login(args, host, reader), identity(args, host, reader));
+    let Some(endpoints) = endpoints else {
+        for (flag, is_given) in [("--etcd-user", login.is_some()), ("--etcd-certificate-file", identity.is_some())] {
+            if is_given {
+                reader.problem(flag, "it says who this node is to etcd, but not where etcd is: give --etcd, or leave this out");
+            }
+        }
+        return None;
+    };
+    if identity.is_some() && !endpoints.iter().all(|endpoint| endpoint.starts_with("https://")) {
+        reader.problem(
+            "--etcd-certificate-file",
+            "a certificate is shown over TLS alone: each endpoint of --etcd must be an https:// URL",
+        );
+    }
+    Some(Etcd { endpoints, login, identity })
+}
+
+fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
+    let text = text.map(str::trim).filter(|text| !text.is_empty())?;
+    let endpoints: Vec<String> = text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
+    for endpoint in &endpoints {
+        let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://")).unwrap_or(endpoint);
+        if !has_port(place) {
+            let endpoint = printable(endpoint);
+            reader.problem("--etcd", format!("{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
+        }
+    }
+    Some(endpoints)
+}
+
+fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Login> {
+    let user = args.user.as_deref().map(str::trim).filter(|user| !user.is_empty());
+    let given = args.password.clone().filter(|password| !password.expose().is_empty());
+    let path = args.password_file.as_deref().filter(|path| !path.as_os_str().is_empty());
+    match (user, given, path) {
+        (None, None, None) => None,
+        (_, Some(_), Some(_)) => {
+            reader.problem("--etcd-password", "given twice: as --etcd-password (or PUNCTUAL_ETCD_PASSWORD) and as --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD_FILE); leave one out");
+            None
+        }
+        (Some(_), None, None) => {
+            reader.problem("--etcd-user", "a user without a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)");
+            None
+        }
+        (None, ..) => {
+            reader.problem("--etcd-user", "required beside a password for etcd");
+            None
+        }
+        (Some(user), Some(password), None) => Some(Login { user: user.to_owned(), password }),
+        (Some(user), None, Some(path)) => {
+            let password = host.read_secret("--etcd-password-file", path, reader)?;
+            Some(Login { user: user.to_owned(), password })
+        }
+    }
+}
+
+fn identity(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Identity> {
+    const CERTIFICATE: &str = "--etcd-certificate-file";
+    const KEY: &str = "--etcd-key-file";
+    let [certificate, key] =
+        [&args.certificate_file, &args.key_file].map(|path| path.as_deref().filter(|path| !path.as_os_str().is_empty()));
+    let (certificate, key) = match (certificate, key) {
+        (None, None) => return None,
+        (Some(certificate), Some(key)) => (certificate, key),
+        (Some(_), None) => {
+            reader.problem(KEY, "required beside --etcd-certificate-file");
+            return None;
+        }
+        (None, Some(_)) => {
+            reader.problem(CERTIFICATE, "required beside --etcd-key-file");
+            return None;
+        }
+    };
+    let mut pem = |flag, path, mark| {
+        let text = host.read_secret(flag, path, reader)?;
+        if !text.expose().contains(mark) {
+            reader.problem(flag, format!("no PEM: there is no line that ends with `{mark}` in it"));
+        }
+        Some(text)
+    };
+    let certificate = pem(CERTIFICATE, certificate, "BEGIN CERTIFICATE-----");
+    let key = pem(KEY, key, "PRIVATE KEY-----");
+    certificate.zip(key).map(|(certificate, key)| Identity { certificate, key })
+}

@@ -1,0 +1,66 @@
+//! An etcd that wants to know who calls.
+
+use std::time::Duration;
+
+use etcd_client::{Client, Permission};
+use serde_json::json;
+
+use crate::support::{Cluster, Ledger, Node, OwnStack, Wishes, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(90);
+const PASSWORD: &str = "correct-horse";
+
+/// From now on only `root`, and for the nodes' keys the user `punctual`, are served.
+async fn enable_authentication(cluster: &Cluster) {
+    let mut client = Client::connect([&cluster.stack.etcd], None).await.unwrap();
+    for user in ["root", "punctual"] {
+        client.user_add(user, PASSWORD, None).await.unwrap();
+        client.role_add(user).await.unwrap();
+        client.user_grant_role(user, user).await.unwrap();
+    }
+    let all_nodes = Permission::read_write(format!("{}/nodes/", cluster.name)).with_prefix();
+    client.role_grant_permission("punctual", all_nodes).await.unwrap();
+    client.auth_enable().await.unwrap();
+}
+
+async fn shares_the_shards(node: &Node) -> bool {
+    node.assignment().await.values().map(Vec::len).collect::<Vec<_>>() == [8, 8]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
+    let own = OwnStack::start("etcd-login").await;
+    let cluster = Cluster::at(&own.stack, "etcd-login", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    enable_authentication(&cluster).await;
+    let of_user = |password| ["--etcd", &own.stack.etcd, "--etcd-user", "punctual", "--etcd-password", password];
+    let known = of_user(PASSWORD);
+    let (first, second) = tokio::join!(cluster.node_with(&known), cluster.node_with(&known));
+    for node in [&first, &second] {
+        eventually("they share the shards", DEADLINE, async || shares_the_shards(node).await).await;
+        assert_eq!(node.api().metric("punctual_etcd_session_up").await, 1.0);
+        assert!(node.log().contains("the password for etcd goes over the network as it is"), "{}", node.log_tail());
+    }
+    // What is meant for the other node's shards comes as well.
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<_> = (0..100).map(|n| json!({ "topic": topic, "delay": 100, "payload_text": format!("task {n}") })).collect();
+    let ledger = Ledger::default();
+    ledger.accept_all(&first.api().submit_all(&tasks).await, &tasks);
+    assert_eq!(ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await.published_count, 100);
+
+    for arguments in [&of_user("wrong-horse")[..], &["--etcd", &own.stack.etcd]] {
+        let mut stranger = cluster.spawn(arguments);
+        stranger.wait_listening().await;
+        eventually("it says what etcd says", DEADLINE, async || {
+            let log = stranger.log();
+            log.contains("authentication failed") || log.contains("user name is empty")
+        })
+        .await;
+        eventually("it is not ready for that reason", DEADLINE, async || {
+            stranger.api().get("/readyz").await.text.contains("no answer of use")
+        })
+        .await;
+        assert!(!stranger.log().contains("-horse"), "{}", stranger.log_tail());
+    }
+    assert!(!first.log().contains("-horse"), "{}", first.log_tail());
+}
