@@ -2,6 +2,7 @@
 
 mod assembly;
 mod bounds;
+mod etcd_settings;
 mod kafka_settings;
 mod readiness;
 mod startup;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::kafka_settings;
+use super::{etcd_settings, kafka_settings};
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -124,17 +124,7 @@ impl Parts {
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = etcd::Metrics::register(registry);
-        let etcd = match &settings.etcd {
-            None => None,
-            Some(etcd) => {
-                let login = etcd.login.as_ref().map(|login| (login.user.clone(), login.password.expose().to_owned()));
-                let pem = etcd.identity.as_ref().map(|own| [&own.certificate, &own.key].map(|pem| pem.expose().to_owned()));
-                let credentials = etcd::Credentials { login, identity: pem.map(Into::into) };
-                let endpoints = etcd.endpoints.clone();
-                let etcd = etcd::Settings::new(endpoints, &settings.cluster, settings.session_ttl, credentials);
-                Some(etcd::start(&etcd, node, tasks, etcd_metrics))
-            }
-        };
+        let etcd = etcd_settings::of(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,

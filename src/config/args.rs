@@ -189,7 +189,7 @@ pub(super) struct Etcd {
     #[arg(long = "etcd-user", env = "PUNCTUAL_ETCD_USER", value_name = "NAME")]
     pub user: Option<String>,
     /// That user's password. Whoever may list the processes of this machine sees flags: prefer the variable or the file.
-    #[arg(long = "etcd-password", env = "PUNCTUAL_ETCD_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
+    #[arg(long = "etcd-password", env = "PUNCTUAL_ETCD_PASSWORD", value_name = "PASSWORD")]
     pub password: Option<Secret>,
     /// A file that holds the password instead, and nothing else.
     #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]

@@ -64,27 +64,18 @@ fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
 }
 
 fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Login> {
-    let user = args.user.as_deref().map(str::trim).filter(|user| !user.is_empty());
-    let given = args.password.clone().filter(|password| !password.expose().is_empty());
-    let path = args.password_file.as_deref().filter(|path| !path.as_os_str().is_empty());
-    match (user, given, path) {
-        (None, None, None) => None,
-        (_, Some(_), Some(_)) => {
-            reader.problem("--etcd-password", "given twice: as --etcd-password (or PUNCTUAL_ETCD_PASSWORD) and as --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD_FILE); leave one out");
-            None
-        }
-        (Some(_), None, None) => {
+    let (given, path) = (args.password.as_ref(), args.password_file.as_deref());
+    let password = host.secret(["--etcd-password", "--etcd-password-file"], given, path, reader).ok()?;
+    match (args.user.as_deref().map(str::trim).filter(|user| !user.is_empty()), password) {
+        (None, None) => None,
+        (Some(user), Some(password)) => Some(Login { user: user.to_owned(), password }),
+        (Some(_), None) => {
             reader.problem("--etcd-user", "a user without a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)");
             None
         }
-        (None, ..) => {
+        (None, Some(_)) => {
             reader.problem("--etcd-user", "required beside a password for etcd");
             None
-        }
-        (Some(user), Some(password), None) => Some(Login { user: user.to_owned(), password }),
-        (Some(user), None, Some(path)) => {
-            let password = host.read_secret("--etcd-password-file", path, reader)?;
-            Some(Login { user: user.to_owned(), password })
         }
     }
 }

@@ -14,6 +14,10 @@ pub(super) struct Host<'a> {
     pub read_file: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
+/// What is wrong has been told to the reader.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told;
+
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host").field("name", &self.name).finish_non_exhaustive()
@@ -43,32 +47,52 @@ impl Host<'_> {
         }
     }
 
-    /// The URL from its flag or from its file; both, or neither, is a problem.
-    pub fn database_url(&self, args: &args::Database, reader: &mut Reader) -> Secret {
-        let given = args.database_url.clone().filter(|url| !url.expose().trim().is_empty());
-        let path = args.database_url_file.as_deref().filter(|path| !path.as_os_str().is_empty());
-        let url = match (given, path) {
+    /// A secret from its flag or its variable, or from the file that the second flag names.
+    pub fn secret(
+        &self,
+        [flag, file_flag]: [&'static str; 2],
+        given: Option<&Secret>,
+        path: Option<&Path>,
+        reader: &mut Reader,
+    ) -> Result<Option<Secret>, Told> {
+        let given = given.filter(|secret| !secret.expose().trim().is_empty());
+        match (given, path.filter(|path| !path.as_os_str().is_empty())) {
+            (None, None) => Ok(None),
+            (Some(secret), None) => Ok(Some(Secret::from(secret.expose().trim()))),
+            (None, Some(path)) => {
+                let secret = self.read_secret(file_flag, path, reader).ok_or(Told)?;
+                if secret.expose().is_empty() {
+                    reader.problem(file_flag, format!("there is nothing in {}", path.display()));
+                    return Err(Told);
+                }
+                Ok(Some(secret))
+            }
             (Some(_), Some(_)) => {
-                reader.problem("--database-url", "given twice: as --database-url (or PUNCTUAL_DATABASE_URL) and as --database-url-file (or PUNCTUAL_DATABASE_URL_FILE); leave one out");
-                return Secret::from("");
+                let ways = [flag, file_flag].map(|flag| format!("as {flag} (or {})", variable_of(flag)));
+                reader.problem(flag, format!("given twice: {}; leave one out", ways.join(" and ")));
+                Err(Told)
             }
-            (None, None) => {
-                reader.problem(
-                    "--database-url",
-                    "required: postgres://user:password@host:port/database (or PUNCTUAL_DATABASE_URL, or a file)",
-                );
-                return Secret::from("");
-            }
-            (Some(url), None) => url,
-            // A file that cannot be read is a problem already.
-            (None, Some(path)) => match self.read_secret("--database-url-file", path, reader) {
-                Some(url) => url,
-                None => return Secret::from(""),
-            },
-        };
-        if !["postgres://", "postgresql://"].iter().any(|scheme| url.expose().trim().starts_with(scheme)) {
-            reader.problem("--database-url", "not a URL of the form postgres://user:password@host:port/database");
         }
-        Secret::from(url.expose().trim())
     }
+
+    /// The URL; that there is none is a problem, too.
+    pub fn database_url(&self, args: &args::Database, reader: &mut Reader) -> Secret {
+        const FLAG: &str = "--database-url";
+        let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
+        match self.secret([FLAG, "--database-url-file"], given, path, reader) {
+            Err(Told) => {}
+            Ok(None) => reader
+                .problem(FLAG, "required: postgres://user:password@host:port/database (or PUNCTUAL_DATABASE_URL, or a file)"),
+            Ok(Some(url)) if ["postgres://", "postgresql://"].iter().any(|scheme| url.expose().starts_with(scheme)) => {
+                return url;
+            }
+            Ok(Some(_)) => reader.problem(FLAG, "not a URL of the form postgres://user:password@host:port/database"),
+        }
+        Secret::from("")
+    }
+}
+
+/// `--database-url` as PUNCTUAL_DATABASE_URL.
+fn variable_of(flag: &str) -> String {
+    format!("PUNCTUAL_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"))
 }

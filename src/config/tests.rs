@@ -15,6 +15,7 @@ const ENOUGH: [&str; 4] = ["--database-url", "postgres://me:hunter2@db/punctual"
 fn files(path: &Path) -> io::Result<String> {
     match path.to_str() {
         Some("password") => Ok("hunter2\n".to_owned()),
+        Some("empty") => Ok("\n".to_owned()),
         Some("pem") => Ok("-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n".to_owned()),
         Some("key.pem") => Ok("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n".to_owned()),
         Some("url") => Ok("postgres://file@db/punctual\n".to_owned()),
@@ -192,6 +193,7 @@ fn a_node_proves_to_etcd_who_it_is_by_a_password_a_certificate_or_both() {
         (["--etcd-password-file", "password", "", ""], "--etcd-user"),
         (["--etcd-password-file", "password", "--etcd-password", "hunter2"], "--etcd-password"),
         (["--etcd-password-file", "none", "--etcd-user", "punctual"], "--etcd-password-file"),
+        (["--etcd-password-file", "empty", "--etcd-user", "punctual"], "--etcd-password-file"),
         (["--etcd-certificate-file", "pem", "", ""], "--etcd-key-file"),
         (["--etcd-key-file", "key.pem", "", ""], "--etcd-certificate-file"),
         (["--etcd-certificate-file", "password", "--etcd-key-file", "key.pem"], "--etcd-certificate-file"),

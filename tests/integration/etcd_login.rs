@@ -62,5 +62,15 @@ async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
         .await;
         assert!(!stranger.log().contains("-horse"), "{}", stranger.log_tail());
     }
-    assert!(!first.log().contains("-horse"), "{}", first.log_tail());
+
+    // One that crashed knows none of the tokens that it has given.
+    own.kill("etcd").await;
+    eventually("the session is lost", DEADLINE, async || first.api().metric("punctual_etcd_session_up").await == 0.0).await;
+    own.start_again("etcd").await;
+    for node in [&first, &second] {
+        for name in ["punctual_etcd_session_up", "punctual_etcd_watch_up"] {
+            eventually("they log in again", DEADLINE, async || node.api().metric(name).await == 1.0).await;
+        }
+        assert!(!node.log().contains("-horse"), "{}", node.log_tail());
+    }
 }

@@ -22,7 +22,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::task::JoinHandle;
 
 use crate::support::wait::look_for;
-use crate::support::{self, Stack, eventually};
+use crate::support::{self, BLOCKED, Stack, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A canceller waits 200 ms for a lock.
@@ -30,8 +30,6 @@ const STAGED_WITHIN: Duration = Duration::from_millis(150);
 /// Of sessions that wait for a lock for a second.
 const STAGED_WITHIN_A_SECOND: Duration = Duration::from_millis(900);
 const STAGINGS_MAX: usize = 20;
-
-const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
 
 /// A database of its own, with leaves of a quarter of an hour.
 struct Stage {

@@ -6,6 +6,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::stack::Stack;
 
+/// Counts the sessions of one's database that wait for a lock.
+pub const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+
 /// Dropped with the test.
 #[derive(Debug)]
 pub struct Database {

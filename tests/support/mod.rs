@@ -18,7 +18,7 @@ pub use api::{Answer, Api};
 pub use cluster::{Cluster, Wishes};
 pub use consumer::{Consumer, Record};
 pub use cutter::Cutter;
-pub use database::Database;
+pub use database::{BLOCKED, Database};
 pub use ledger::{Ledger, NONE};
 pub use node::Node;
 pub use oracle::{Call, Oracle};
