@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::{self, Api};
 use crate::clock;
 use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
-use crate::domain::{ClusterWishes, NodeId};
+use crate::domain::NodeId;
 use crate::node::service::Service;
 use crate::postgres::schema;
 use crate::shutdown::{Failure, Tasks, chain};
@@ -51,13 +51,7 @@ pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
 /// Brings the schema up to date and says what was done.
 pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
     let postgres = postgres::Settings::new(settings.database_url.expose()).map_err(|text| format!("--database-url: {text}"))?;
-    let wishes = ClusterWishes {
-        shards: settings.shards.map(|shards| u64::from(shards.get())),
-        leaf: settings.leaf,
-        horizon: settings.horizon,
-        window: settings.window,
-    };
-    let report = schema::migrate(&postgres, wishes).await?;
+    let report = schema::migrate(&postgres, settings.cluster).await?;
     tracing::info!(database = postgres.place(), "{report}");
     Ok(())
 }

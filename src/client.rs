@@ -9,7 +9,7 @@ mod bulk;
 mod caller;
 mod counts;
 mod draft;
-mod figures;
+pub mod figures;
 pub mod lines;
 mod pages;
 mod print;

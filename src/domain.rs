@@ -34,6 +34,6 @@ pub use seldom::Seldom;
 pub use selection::{Cursor, List, Page, Selection};
 pub use shard::{Shard, ShardCount};
 pub use span::{Reach, Span};
-pub use task::{Kept, NewTask, TaskState, TaskView, Verdict};
+pub use task::{Kept, NewTask, TaskState, TaskView};
 pub use timestamp::Timestamp;
 pub use topic::TopicName;

@@ -4,84 +4,60 @@
 //! `PUNCTUAL_KILL_AT=claim-committed` aborts the process at the first time it comes to that point, `PUNCTUAL_KILL_AT=record-handed-over:50` at the fiftieth.
 //! Nothing is flushed, told or given back: it is a kill -9 at a chosen moment.
 
-/// A moment between two steps that belong together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Point {
-    /// The batch is in Postgres, and nowhere else.
-    ClaimCommitted,
-    /// The group is stored, perhaps claimed as well; nobody was told.
-    InsertCommitted,
-    /// The producer has one more record of the batch, others it does not have.
-    RecordHandedOver,
-    /// Kafka has all records of the batch and has said so.
-    LastAcknowledged,
-    /// The settle is about to be sent.
-    SettleReady,
-    /// The settle has its answer; its commit may not be on disk.
-    SettleAnswered,
-    /// Batches of a dead node are this one's, and not loaded.
-    BatchAdopted,
-    /// The first of them is loaded, and not yet on the wheel.
-    BatchLoaded,
-    /// A past leaf is empty, and still attached.
-    LeafTruncated,
-    /// A past leaf is detached, and not yet dropped.
-    LeafDetached,
-    /// Some far tasks are in their leaves, others are still to be moved.
-    FarChunkMoved,
-    /// A replacement holds the entry of its name.
-    NameLocked,
-    /// It has taken the former task out, and put nothing in its place.
-    NameTakenOut,
-    /// It is committed; nobody was told.
-    NameReplaced,
-    /// A cancel has looked in the far table, and not yet in the leaves.
-    FarCancelled,
-    /// A cancel is committed; nobody was told.
-    CancelCommitted,
+macro_rules! points {
+    ($($(#[$what:meta])* $point:ident = $name:literal,)*) => {
+        /// A moment between two steps that belong together.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Point {
+            $($(#[$what])* $point,)*
+        }
+
+        impl Point {
+            pub const ALL: &[Self] = &[$(Self::$point,)*];
+
+            /// As the variable spells it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$point => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Point {
-    pub const ALL: [Self; 16] = [
-        Self::ClaimCommitted,
-        Self::InsertCommitted,
-        Self::RecordHandedOver,
-        Self::LastAcknowledged,
-        Self::SettleReady,
-        Self::SettleAnswered,
-        Self::BatchAdopted,
-        Self::BatchLoaded,
-        Self::LeafTruncated,
-        Self::LeafDetached,
-        Self::FarChunkMoved,
-        Self::NameLocked,
-        Self::NameTakenOut,
-        Self::NameReplaced,
-        Self::FarCancelled,
-        Self::CancelCommitted,
-    ];
-
-    /// As the variable spells it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ClaimCommitted => "claim-committed",
-            Self::InsertCommitted => "insert-committed",
-            Self::RecordHandedOver => "record-handed-over",
-            Self::LastAcknowledged => "last-acknowledged",
-            Self::SettleReady => "settle-ready",
-            Self::SettleAnswered => "settle-answered",
-            Self::BatchAdopted => "batch-adopted",
-            Self::BatchLoaded => "batch-loaded",
-            Self::LeafTruncated => "leaf-truncated",
-            Self::LeafDetached => "leaf-detached",
-            Self::FarChunkMoved => "far-chunk-moved",
-            Self::NameLocked => "name-locked",
-            Self::NameTakenOut => "name-taken-out",
-            Self::NameReplaced => "name-replaced",
-            Self::FarCancelled => "far-cancelled",
-            Self::CancelCommitted => "cancel-committed",
-        }
-    }
+points! {
+    /// The batch is in Postgres, and nowhere else.
+    ClaimCommitted = "claim-committed",
+    /// The group is stored, perhaps claimed as well; nobody was told.
+    InsertCommitted = "insert-committed",
+    /// The producer has one more record of the batch, others it does not have.
+    RecordHandedOver = "record-handed-over",
+    /// Kafka has all records of the batch and has said so.
+    LastAcknowledged = "last-acknowledged",
+    /// The settle is about to be sent.
+    SettleReady = "settle-ready",
+    /// The settle has its answer; its commit may not be on disk.
+    SettleAnswered = "settle-answered",
+    /// Batches of a dead node are this one's, and not loaded.
+    BatchAdopted = "batch-adopted",
+    /// The first of them is loaded, and not yet on the wheel.
+    BatchLoaded = "batch-loaded",
+    /// A past leaf is empty, and still attached.
+    LeafTruncated = "leaf-truncated",
+    /// A past leaf is detached, and not yet dropped.
+    LeafDetached = "leaf-detached",
+    /// Some far tasks are in their leaves, others are still to be moved.
+    FarChunkMoved = "far-chunk-moved",
+    /// A replacement holds the entry of its name.
+    NameLocked = "name-locked",
+    /// It has taken the former task out, and put nothing in its place.
+    NameTakenOut = "name-taken-out",
+    /// It is committed; nobody was told.
+    NameReplaced = "name-replaced",
+    /// A cancel has looked in the far table, and not yet in the leaves.
+    FarCancelled = "far-cancelled",
+    /// A cancel is committed; nobody was told.
+    CancelCommitted = "cancel-committed",
 }
 
 /// The variable that names the point; read by debug builds alone.
@@ -121,7 +97,7 @@ mod armed {
         /// `name` or `name:times`; `None` for any other text.
         pub(super) fn read(text: &str) -> Option<Self> {
             let (name, times) = text.split_once(':').unwrap_or((text, "1"));
-            let point = Point::ALL.into_iter().find(|point| point.name() == name)?;
+            let point = *Point::ALL.iter().find(|point| point.name() == name)?;
             Some(Self { point, left: AtomicU32::new(times.parse().ok().filter(|times| *times > 0)?) })
         }
 

@@ -11,13 +11,12 @@ use axum::response::Response;
 use super::body;
 use super::draft::DraftReader;
 use super::problem::Problem;
-use super::problem_type::ProblemType;
 use super::refusal::of_refusal;
 use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::tasks::{created, echo_of};
 use super::{query, respond, verdict};
-use crate::domain::{TaskName, TaskState, TopicName, Verdict};
+use crate::domain::{TaskName, TaskState, TopicName};
 use crate::node::service::{Placed, Refusal};
 
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
@@ -51,7 +50,7 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
         Placed::TooLate(task) => {
             let detail =
                 "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
-            Err(Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, Some(*task)))
+            Err(Problem::too_late(detail, *task))
         }
     }
 }
@@ -73,6 +72,6 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request
     query::refuse(request.uri())?;
     body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
-    let cancelled = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
-    verdict::answer_of(cancelled, || Problem::name_not_found().with_verdict(Verdict::NotFound, None))
+    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
+    verdict::answer_of(verdict, Problem::name_not_found)
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use super::task_json::TaskJson;
-use crate::domain::{TaskView, Verdict};
+use crate::domain::TaskView;
 use crate::node::service::Missing;
 
 /// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
@@ -79,12 +79,16 @@ impl Problem {
         Self::new(ProblemType::TaskNotFound, detail).at("name")
     }
 
-    /// Adds the verdict of a cancel, or a replacement, that did not take effect.
+    /// A cancel, or a replacement, that did not take effect: the state of `task` forbids it.
+    pub fn too_late(detail: &'static str, task: TaskView) -> Self {
+        let more = More { verdict: Some("too_late"), task: Some(task), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::TooLate, detail) }
+    }
+
+    /// Adds the verdict of a cancel that found nothing.
     #[must_use]
-    pub fn with_verdict(mut self, verdict: Verdict, task: Option<TaskView>) -> Self {
-        let more = self.more.get_or_insert_default();
-        more.verdict = Some(verdict_text(verdict));
-        more.task = task;
+    pub fn with_verdict_not_found(mut self) -> Self {
+        self.more.get_or_insert_default().verdict = Some("not_found");
         self
     }
 
@@ -249,14 +253,6 @@ fn setting_of(bound: &str) -> &'static str {
         "submit_queue_bytes" => " (--submit-queue-bytes)",
         "cancel_queue" => " (--cancel-queue)",
         _ => "",
-    }
-}
-
-pub const fn verdict_text(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Cancelled => "cancelled",
-        Verdict::TooLate => "too_late",
-        Verdict::NotFound => "not_found",
     }
 }
 

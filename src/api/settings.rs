@@ -36,23 +36,3 @@ pub struct Settings {
     /// `request_deadline`.
     pub answer_timeout: Duration,
 }
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            body_bytes_max: 16 << 20,
-            body_memory_max: 256 << 20,
-            header_bytes_max: 16 << 10,
-            batch_tasks_max: 10_000,
-            requests_in_flight_max: 1024,
-            caller_requests_max: 512,
-            streams_max: 256,
-            connections_max: 4096,
-            caller_connections_max: 2048,
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
-            request_deadline: Duration::from_secs(30),
-            answer_timeout: Duration::from_secs(30),
-        }
-    }
-}

@@ -20,7 +20,7 @@ use super::refusal::{Origin, of_refusal};
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
 use super::{query, respond, verdict};
-use crate::domain::{TaskId, Verdict};
+use crate::domain::TaskId;
 use crate::node::service::{Accepted, Draft, Refusal};
 
 /// Items of a batch that are read before other requests get their turn.
@@ -220,8 +220,7 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: 
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     body::refuse(&shared, request, deadline).await?;
-    let not_found = |is_id| Problem::task_not_found(is_id).with_verdict(Verdict::NotFound, None);
-    let Some(id) = id_of(path) else { return Err(not_found(false)) };
-    let cancelled = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
-    verdict::answer_of(cancelled, || not_found(true))
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false).with_verdict_not_found()) };
+    let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
+    verdict::answer_of(verdict, || Problem::task_not_found(true))
 }

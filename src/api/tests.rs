@@ -13,6 +13,7 @@ mod wrong_requests;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -40,6 +41,27 @@ impl Api {
         let line = Arc::new(Line::new(caller, Monotonic::default()));
         let place = self.place(&line, false);
         self.answer(place, request).await
+    }
+}
+
+/// What a node has unless it is told.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 16 << 20,
+            body_memory_max: 256 << 20,
+            header_bytes_max: 16 << 10,
+            batch_tasks_max: 10_000,
+            requests_in_flight_max: 1024,
+            caller_requests_max: 512,
+            streams_max: 256,
+            connections_max: 4096,
+            caller_connections_max: 2048,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            request_deadline: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(30),
+        }
     }
 }
 

@@ -4,39 +4,36 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::problem::{Problem, verdict_text};
-use super::problem_type::ProblemType;
+use super::problem::Problem;
 use super::respond;
 use super::task_json::TaskJson;
-use crate::domain::{TaskState, TaskView, Verdict};
-use crate::node::service::Cancelled;
+use crate::domain::TaskState;
+use crate::node::service::Verdict;
 
 /// A cancel that took effect, now or before.
 #[derive(Serialize)]
 struct CancelledJson<'a> {
     verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<TaskJson<'a>>,
+    task: TaskJson<'a>,
 }
 
 /// The answer to a cancel; `not_found` says what was not.
-pub fn answer_of(cancelled: Cancelled, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
-    match cancelled.verdict {
-        Verdict::Cancelled => {
-            let task = cancelled.task.as_ref().map(TaskJson::of_view);
-            Ok(respond::json(StatusCode::OK, &CancelledJson { verdict: verdict_text(Verdict::Cancelled), task }))
+pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
+    match verdict {
+        Verdict::Cancelled(task) => {
+            let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
+            Ok(respond::json(StatusCode::OK, &answer))
         }
-        Verdict::TooLate => Err(too_late(cancelled.task)),
-        Verdict::NotFound => Err(not_found()),
+        Verdict::TooLate(task) => Err(Problem::too_late(too_late_for(task.state), task)),
+        Verdict::NotFound => Err(not_found().with_verdict_not_found()),
     }
 }
 
-fn too_late(task: Option<TaskView>) -> Problem {
-    let detail = match task.as_ref().map(|task| task.state) {
-        Some(TaskState::Scheduled) => "the task waits for another attempt, and an earlier one may be in its topic already",
-        Some(TaskState::Claimed) => "the task is on its way",
-        Some(TaskState::Dead) => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
-        Some(TaskState::Published | TaskState::Cancelled) | None => "the task was published: its receipt says where",
-    };
-    Problem::new(ProblemType::TooLate, detail).with_verdict(Verdict::TooLate, task)
+const fn too_late_for(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Scheduled => "the task waits for another attempt, and an earlier one may be in its topic already",
+        TaskState::Claimed => "the task is on its way",
+        TaskState::Dead => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
+        TaskState::Published | TaskState::Cancelled => "the task was published: its receipt says where",
+    }
 }

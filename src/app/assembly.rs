@@ -23,7 +23,6 @@ use crate::node::desk::Desk;
 use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
 use crate::node::intake::{self, Intake};
-use crate::node::keeper::{self, Keeper, Leaves};
 use crate::node::lists::Lists;
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::metrics::Metrics;
@@ -34,6 +33,7 @@ use crate::node::service::{Lack, Missing, Service};
 use crate::node::settler::{Settler, Undone};
 use crate::node::shared::{Calls, Shared};
 use crate::node::topic_keeper::TopicKeeper;
+use crate::node::upkeep::{self, Leaves, Upkeep};
 use crate::node::wheel;
 use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
@@ -89,7 +89,7 @@ pub struct Parts {
     /// None: this node is alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
-    keeper_metrics: keeper::Metrics,
+    upkeep_metrics: upkeep::Metrics,
     metrics: Metrics,
     advertise: String,
 }
@@ -134,7 +134,7 @@ impl Parts {
             kafka_metrics,
             etcd,
             membership_metrics: membership::Metrics::register(registry),
-            keeper_metrics: keeper::Metrics::register(registry),
+            upkeep_metrics: upkeep::Metrics::register(registry),
             metrics: Metrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -235,10 +235,10 @@ impl Site<'_> {
         let mut rules = Rules::new(&self.cluster);
         rules.payload_retention = self.settings.retention.payloads;
         rules.receipts_retention = self.settings.retention.receipts;
-        let metrics = self.parts.keeper_metrics.clone();
-        let mut keeper = Keeper::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
+        let metrics = self.parts.upkeep_metrics.clone();
+        let mut upkeep = Upkeep::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
         loop {
-            let reason = match keeper.make_all().await {
+            let reason = match upkeep.make_all().await {
                 Ok(true) => break,
                 Ok(false) => {
                     tracing::info!("another node makes the partitions; waiting for them");
@@ -256,13 +256,13 @@ impl Site<'_> {
                 () = self.tasks.draining.cancelled() => return,
             }
         }
-        keeper::start(self.tasks, &self.parts.postgres, keeper, clock);
+        upkeep::start(self.tasks, &self.parts.postgres, upkeep, clock);
     }
 
     fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
         let interval = Rules::new(&self.cluster).interval();
-        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.keeper_metrics.clone());
-        let sweeping = keeper::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
+        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.upkeep_metrics.clone());
+        let sweeping = upkeep::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
         self.tasks.spawn("free names", sweeping);
     }
 

@@ -16,19 +16,6 @@ pub fn ratio(count: f64, of: f64) -> f64 {
     if of > 0.0 { count / of } else { 0.0 }
 }
 
-/// `12_345` as `12,345`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,10 +23,5 @@ mod tests {
     #[test]
     fn large_numbers_stay_what_they_are() {
         assert_eq!(float(7 + (5 << 32)), 21_474_836_487.0);
-    }
-
-    #[test]
-    fn digits_are_grouped_by_three() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 }

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::number::{float, grouped, ratio};
+use super::number::{float, ratio};
 use super::quantiles::{Quantiles, Spans, shown};
+use crate::client::figures::grouped;
 
 /// One run of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

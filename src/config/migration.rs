@@ -6,18 +6,14 @@ use super::args;
 use super::host::Host;
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
-use crate::domain::ShardCount;
 use crate::domain::cluster::{LEAVES_MAX, is_leaf};
+use crate::domain::{ClusterWishes, ShardCount};
 
-/// What a migration is told. `None`: keep what is stored, or take the default when nothing is.
+/// What a migration is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrationSettings {
     pub database_url: Secret,
-    pub shards: Option<ShardCount>,
-    /// Whole milliseconds, as all three.
-    pub leaf: Option<Duration>,
-    pub horizon: Option<Duration>,
-    pub window: Option<Duration>,
+    pub cluster: ClusterWishes,
 }
 
 const LEAF: Limits = Limits { flag: "--leaf", from: "1s", to: "1d" };
@@ -27,25 +23,25 @@ const WINDOW: Limits = Limits { flag: "--window", from: "20ms", to: "10s" };
 /// What `args` mean on `host`, or everything that is wrong with them.
 pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSettings, Vec<Problem>> {
     let mut reader = Reader::default();
-    let settings = MigrationSettings {
-        database_url: host.database_url(&args.database, &mut reader),
+    let database_url = host.database_url(&args.database, &mut reader);
+    let cluster = ClusterWishes {
         shards: shards(args.cluster.shards.as_deref(), &mut reader),
         leaf: span(LEAF, args.cluster.leaf.as_deref(), &mut reader),
         horizon: span(HORIZON, args.cluster.horizon.as_deref(), &mut reader),
         window: span(WINDOW, args.cluster.window.as_deref(), &mut reader),
     };
-    if settings.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
+    if cluster.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
         reader.problem(LEAF.flag, "a leaf is whole seconds, and divides a day: 1m, 15m, 1h");
     }
     // With one of the two only, the stored value or the default of the other decides: that is checked where it is known.
-    if let (Some(leaf), Some(horizon)) = (settings.leaf, settings.horizon)
+    if let (Some(leaf), Some(horizon)) = (cluster.leaf, cluster.horizon)
         && reader.took(LEAF.flag)
         && reader.took(HORIZON.flag)
         && horizon > leaf.saturating_mul(LEAVES_MAX)
     {
         reader.problem(HORIZON.flag, format!("more than {LEAVES_MAX} leaves (--leaf) up to it"));
     }
-    reader.finish(settings)
+    reader.finish(MigrationSettings { database_url, cluster })
 }
 
 fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {

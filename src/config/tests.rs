@@ -9,6 +9,7 @@ use clap::builder::Resettable;
 
 use super::host::Host;
 use super::*;
+use crate::domain::ClusterWishes;
 
 const ENOUGH: [&str; 4] = ["--database-url", "postgres://me:hunter2@db/punctual", "--kafka", "broker:9092"];
 
@@ -228,8 +229,7 @@ fn auto_migrate_is_a_flag_or_a_word() {
 #[test]
 fn a_migration_keeps_what_it_is_not_told() {
     let settings = migrate(&["--window", "500ms"]).unwrap();
-    assert_eq!((settings.shards, settings.leaf, settings.horizon), (None, None, None));
-    assert_eq!(settings.window, Some(Duration::from_millis(500)));
+    assert_eq!(settings.cluster, ClusterWishes { window: Some(Duration::from_millis(500)), ..ClusterWishes::default() });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{ShardCount, duration::spelled, shard::ShardCountError};
+use super::{ShardCount, duration::spelled};
 
 /// Settings of the whole cluster: given to `migrate`, stored in the database, the same on all nodes. Shards and leaf never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,8 @@ pub struct ClusterSettings {
 /// What was asked of `migrate`: `None` keeps what is stored, or takes the default in a new database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClusterWishes {
-    pub shards: Option<u64>,
+    pub shards: Option<ShardCount>,
+    /// Whole milliseconds, as all three.
     pub leaf: Option<Duration>,
     pub horizon: Option<Duration>,
     pub window: Option<Duration>,
@@ -36,8 +37,6 @@ const WINDOW_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ClusterSettingsError {
-    #[error("--shards: {0}")]
-    Shards(#[from] ShardCountError),
     #[error("--leaf: a leaf is 1 s to 1 day, in whole seconds, and divides a day; {} is not", spelled(*.0))]
     Leaf(Duration),
     #[error("--horizon: it is at most {LEAVES_MAX} leaves, that is {}, not {}", spelled(*horizon_max), spelled(*horizon))]
@@ -59,12 +58,8 @@ impl ClusterSettings {
     /// These settings with what was asked for in their place, or every problem with the result.
     pub fn with(self, wishes: ClusterWishes) -> Result<Self, Vec<ClusterSettingsError>> {
         let mut problems = Vec::new();
-        let shards = wishes.shards.map_or(Ok(self.shards), ShardCount::new).unwrap_or_else(|problem| {
-            problems.push(problem.into());
-            self.shards
-        });
         let settings = Self {
-            shards,
+            shards: wishes.shards.unwrap_or(self.shards),
             leaf: wishes.leaf.unwrap_or(self.leaf),
             horizon: wishes.horizon.unwrap_or(self.horizon),
             window: wishes.window.unwrap_or(self.window),
@@ -110,13 +105,12 @@ mod tests {
     #[test]
     fn every_problem_is_named_at_once() {
         let wishes = ClusterWishes {
-            shards: Some(3),
             leaf: Some(Duration::from_secs(7)),
             window: Some(Duration::from_secs(11)),
-            horizon: None,
+            ..ClusterWishes::default()
         };
         let problems = ClusterSettings::DEFAULT.with(wishes).unwrap_err();
-        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert_eq!(problems.len(), 2, "{problems:?}");
     }
 
     #[test]

@@ -75,13 +75,3 @@ pub struct Kept {
     /// Encoded; see [`super::headers::decode`].
     pub headers: Vec<u8>,
 }
-
-/// The answer to a cancel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// No record of the task exists, or ever will.
-    Cancelled,
-    /// It was published, is on its way, or is a dead letter.
-    TooLate,
-    NotFound,
-}

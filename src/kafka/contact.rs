@@ -77,26 +77,9 @@ impl Contact {
         }
     }
 
-    /// Waits until contact is held.
-    pub async fn held(&self) {
-        self.until(true).await;
-    }
-
-    /// Waits until contact is not held.
-    pub async fn not_held(&self) {
-        self.until(false).await;
-    }
-
     /// Why there is no contact, as far as it is known.
     pub fn trouble(&self) -> String {
         self.trouble_lock().clone().unwrap_or_else(|| "no broker has answered".to_owned())
-    }
-
-    async fn until(&self, is_held: bool) {
-        let mut state = self.shared.state.subscribe();
-        let reached = state.wait_for(|state| matches!(state, State::Held { .. }) == is_held).await;
-        // The sender lives as long as `self`.
-        debug_assert!(reached.is_ok(), "the sender is gone");
     }
 
     pub(super) fn acknowledged(&self) {

@@ -82,11 +82,6 @@ impl Topics {
         self.contact.clone()
     }
 
-    /// What is known of `topic` without asking: one hash look-up. An old answer starts a question in the background.
-    pub fn cached(&self, topic: &TopicName) -> Option<TopicFacts> {
-        self.recall(topic)?.ok()
-    }
-
     /// What is known of `topic`; Kafka is asked when the cache has nothing.
     ///
     /// # Errors
@@ -121,6 +116,7 @@ impl Topics {
     }
 
     /// The answer that the cache gives, if it does.
+    /// What is known of `topic` without asking: one hash look-up. An old answer starts a question in the background.
     fn recall(&self, topic: &TopicName) -> Option<Answer> {
         match self.known.find(topic)? {
             Found::Fresh(answer) => Some(answer),

@@ -14,15 +14,13 @@ use super::lists::Lists;
 use super::membership::Bulletin;
 use super::replacer::Replacer;
 use super::service::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
-    Placed, Refusal, Trouble,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic, Placed,
+    Refusal, Trouble, Verdict,
 };
 use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{
-    Backlog, Cursor, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
-};
+use crate::domain::{Backlog, Cursor, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName};
 use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
@@ -215,12 +213,11 @@ impl Desk {
     }
 
     /// Withdraws the task that a name stands for now; one that takes its place meanwhile stays.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
         self.takes_changes()?;
-        let not_found = Cancelled { verdict: Verdict::NotFound, task: None };
-        let Some(entry) = self.entry(topic, name).await? else { return Ok(not_found) };
+        let Some(entry) = self.entry(topic, name).await? else { return Ok(Verdict::NotFound) };
         if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
-            return Ok(not_found);
+            return Ok(Verdict::NotFound);
         }
         self.cancel(entry.id).await
     }
@@ -230,27 +227,21 @@ impl Desk {
     }
 
     /// Withdraws a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
         self.takes_changes()?;
         for _look in 0..LOOKS_MAX {
             if let Some(task) = self.canceller.cancel(id).await? {
-                return Ok(Cancelled { verdict: Verdict::Cancelled, task: Some(task) });
+                return Ok(Verdict::Cancelled(task));
             }
             // Too late, cancelled before, or never there.
-            let Some(task) = self.look_up(id).await? else {
-                return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
-            };
-            let verdict = match task.state {
-                TaskState::Cancelled => Verdict::Cancelled,
-                TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
+            let Some(task) = self.look_up(id).await? else { return Ok(Verdict::NotFound) };
+            match task.state {
+                TaskState::Cancelled => return Ok(Verdict::Cancelled(task)),
+                TaskState::Claimed | TaskState::Published | TaskState::Dead => return Ok(Verdict::TooLate(task)),
                 // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
-                TaskState::Scheduled if task.attempt > 1 => Verdict::TooLate,
-                TaskState::Scheduled => {
-                    clock::sleep(MOVING).await;
-                    continue;
-                }
-            };
-            return Ok(Cancelled { verdict, task: Some(task) });
+                TaskState::Scheduled if task.attempt > 1 => return Ok(Verdict::TooLate(task)),
+                TaskState::Scheduled => clock::sleep(MOVING).await,
+            }
         }
         Err(Trouble::Unavailable { reason: "the task is being moved; repeat the cancel".to_owned() })
     }

@@ -10,8 +10,8 @@ use super::desk::Desk;
 use crate::domain::{Cursor, Page, Selection, TaskId, TaskName, TaskView, TopicName};
 
 pub use words::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX,
-    ParkedTopic, Placed, Refusal, Trouble,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
+    Placed, Refusal, Trouble, Verdict,
 };
 
 /// What a node does for its API. Cheap to clone.
@@ -109,7 +109,7 @@ impl Service {
     }
 
     /// Withdraws a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
         ask!(self.cancel(id), Trouble)
     }
 
@@ -128,7 +128,7 @@ impl Service {
     }
 
     /// Withdraws the task that a name stands for.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
         ask!(self.cancel_named(topic, name), Trouble)
     }
 

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::gate::Gate;
 use super::holdings::{Holdings, Past};
-use super::keeper::Leaves;
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
+use super::upkeep::Leaves;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, TaskId, Timestamp};

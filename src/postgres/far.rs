@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
 use super::connection::Purpose;
-use super::partitions::KEEPER;
+use super::partitions::UPKEEP;
 use super::{Connection, Error, Settings};
 use crate::domain::IdRange;
 use crate::kill_point::{Point, reach};
@@ -167,8 +167,8 @@ async fn move_rows(open: &mut PgConnection, range: IdRange, rows_max: i64) -> Re
     .bind(range.to)
     .bind(rows_max)
     .bind(BYTES_MAX)
-    .bind(KEEPER.0)
-    .bind(KEEPER.1)
+    .bind(UPKEEP.0)
+    .bind(UPKEEP.1)
     .fetch_one(open)
     .await?;
     let (is_mine, last): (bool, Option<Uuid>) = (row.try_get("is_mine")?, row.try_get("last")?);

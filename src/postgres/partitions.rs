@@ -12,7 +12,7 @@ use crate::domain::{Timestamp, ids};
 /// First key of this program's advisory locks ("punc"): others in the same database have other ones.
 const LOCK_CLASS: i32 = 0x7075_6e63;
 /// Second keys. Taken by whoever makes partitions or moves tasks out of the far table, for a transaction.
-const LOCK_KEEPER: i32 = 1;
+const LOCK_UPKEEP: i32 = 1;
 /// Taken by `migrate`, for its session.
 const LOCK_MIGRATE: i32 = 2;
 
@@ -20,7 +20,7 @@ const LOCK_MIGRATE: i32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock(pub(super) i32, pub(super) i32);
 
-pub(super) const KEEPER: Lock = Lock(LOCK_CLASS, LOCK_KEEPER);
+pub(super) const UPKEEP: Lock = Lock(LOCK_CLASS, LOCK_UPKEEP);
 pub(super) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
 
 /// Taken by whoever retires partitions of `parent`, for its session: a detach runs outside of any transaction.
@@ -103,7 +103,7 @@ async fn create_some(connection: &mut Connection, rules: &Rules, partitions: &[P
     connection
         .run(&what, async |open| {
             let mut transaction = open.begin().await?;
-            if !try_lock(&mut transaction, KEEPER).await? {
+            if !try_lock(&mut transaction, UPKEEP).await? {
                 transaction.rollback().await?;
                 return Ok(false);
             }
@@ -117,7 +117,7 @@ async fn create_some(connection: &mut Connection, rules: &Rules, partitions: &[P
 }
 
 async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("-- lock of the keeper\nselect pg_try_advisory_xact_lock($1, $2)")
+    sqlx::query_scalar("-- lock of the upkeep\nselect pg_try_advisory_xact_lock($1, $2)")
         .bind(lock.0)
         .bind(lock.1)
         .fetch_one(transaction)

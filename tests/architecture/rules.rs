@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("api", &["domain", "clock", "shutdown", "telemetry", "node::service"]),
     ("client", &["domain", "clock"]),
     // It measures a cluster from outside, with a consumer and a forgotten session of its own; nothing of a node.
-    ("bench", &["domain", "clock", "shutdown", "kafka", "postgres::old_snapshot", "postgres::connection"]),
+    ("bench", &["domain", "clock", "shutdown", "kafka", "client::figures", "postgres::old_snapshot", "postgres::connection"]),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
     ("app", &["domain", "engine", "postgres", "kafka", "etcd", "node", "api", "clock", "shutdown", "telemetry", "config"]),
     ("main", &["app", "bench", "client", "config", "shutdown", "telemetry"]),

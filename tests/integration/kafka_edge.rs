@@ -98,7 +98,6 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     let nowhere = TopicName::new(&format!("edge-nowhere-{:016x}", rand::random::<u64>())).unwrap();
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     assert_eq!(edge.topics.look_up(&nowhere).await, Err(LookUpError::Unknown));
-    assert_eq!(edge.topics.cached(&nowhere), None);
     edge.send(&plain_batch(&nowhere, 2, 10));
     for fate in edge.fates(2).await.values() {
         assert!(fate.is(Failure::Unavailable) && !fate.is_maybe_sent(), "{fate:?}");
@@ -240,9 +239,8 @@ async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
     let topic = topic(&bootstrap, "edge-facts", 5, &[("max.message.bytes", "4321")]).await;
     let edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     let facts = TopicFacts { record_bytes_max: 4321, needs_key: false };
-    assert_eq!(edge.topics.cached(&topic), None);
     let answers = futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
     assert!(answers.iter().all(|answer| *answer == Ok(facts)), "{answers:?}");
-    assert_eq!(edge.topics.cached(&topic), Some(facts));
+    assert_eq!(edge.topics.look_up(&topic).await, Ok(facts));
     assert!(edge.text().contains("punctual_kafka_topic_look_ups_total{outcome=\"found\"} 1"), "{}", edge.text());
 }

@@ -91,7 +91,7 @@ fn a_node_that_dies_at_any_point_is_taken_over_and_nothing_is_lost() {
 #[test]
 fn there_is_a_case_for_every_point() {
     for point in Point::ALL {
-        assert!(CASES.iter().any(|(staged, _, _)| *staged == point), "{point:?}");
+        assert!(CASES.iter().any(|(staged, _, _)| *staged == *point), "{point:?}");
     }
 }
 

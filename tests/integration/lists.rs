@@ -87,7 +87,7 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
     assert!(moved > 500 && cancelled > 20, "{moved} moved, {cancelled} cancelled");
 }
 
-/// Makes leaf after leaf beyond the last, and moves the far tasks there, as the keeper does; in small pieces.
+/// Makes leaf after leaf beyond the last, and moves the far tasks there, as the upkeep does; in small pieces.
 async fn move_far_tasks(url: String) -> u64 {
     let settings = Settings::new(&url).unwrap();
     let rules = Rules::new(&ClusterSettings { horizon: Duration::from_secs(7200), ..ClusterSettings::DEFAULT });

@@ -35,7 +35,11 @@ impl Cluster {
     pub async fn on(stack: &Stack, ttl: Duration) -> Self {
         let database = Database::create(stack, "membership").await;
         // Few leaves, for they take time to make.
-        let wishes = ClusterWishes { shards: Some(SHARDS), horizon: Some(Duration::from_secs(3600)), ..ClusterWishes::default() };
+        let wishes = ClusterWishes {
+            shards: ShardCount::new(SHARDS).ok(),
+            horizon: Some(Duration::from_secs(3600)),
+            ..ClusterWishes::default()
+        };
         schema::migrate(&postgres::Settings::new(&database.url).unwrap(), wishes).await.unwrap();
         Self { database, etcd: stack.etcd.clone(), ttl }
     }

@@ -9,7 +9,7 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Receipt, Record, ShardCount,
     TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::dead_letters::DeadLetters;
 use punctual::postgres::look_up::LookUp;
@@ -297,9 +297,9 @@ impl Claimed {
         let settings = postgres::Settings::new(&cluster.database.url).unwrap();
         let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
-        let keeper = Keeper::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
-        let mut keeper = keeper;
-        keeper.round().await.unwrap();
+        let upkeep = Upkeep::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
+        let mut upkeep = upkeep;
+        upkeep.round().await.unwrap();
         let now = Timestamp::from_millis(now_ms());
         let node = NodeId::new(now, 0, 1);
         let tasks: Vec<NewTask> = names.iter().map(|name| named_task(name, now)).collect();

@@ -48,7 +48,8 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     findings.dead.sort_unstable();
     assert_eq!(findings.dead, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
     assert_eq!(cluster.count("select count(*) from dead_letter where reason <> ''").await, 20);
-    assert_eq!(node.api().metric("punctual_tasks_dead_total").await, 20.0);
+    let is_counted = async || node.api().metric("punctual_tasks_dead_total").await == 20.0;
+    eventually("they are counted", DEADLINE, is_counted).await;
     let dead = node.api().task(doomed[0].id).await;
     assert_eq!(dead.state, "dead");
     assert!(dead.shown["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{}", dead.shown);

@@ -9,7 +9,7 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
     ids,
 };
-use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
 use punctual::postgres::backlog::BacklogCounter;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::connection::Purpose;
@@ -34,6 +34,7 @@ struct Database {
     own: support::Database,
     settings: Settings,
     sql: PgConnection,
+    look_up: LookUp,
 }
 
 impl Database {
@@ -45,7 +46,8 @@ impl Database {
     async fn empty_as(words: &str) -> Self {
         let own = support::Database::create_as(&Stack::shared(), "storage", words).await;
         let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
-        Self { own, settings, sql }
+        let look_up = LookUp::new(&settings, &ClusterSettings::DEFAULT, 1);
+        Self { own, settings, sql, look_up }
     }
 
     /// With leaves of two seconds, up to ten seconds ahead.
@@ -156,7 +158,7 @@ impl Database {
     }
 
     async fn view(&self, id: TaskId) -> Option<TaskView> {
-        LookUp::new(&self.settings, &ClusterSettings::DEFAULT, 1).task(id).await.unwrap()
+        self.look_up.task(id).await.unwrap()
     }
 
     async fn state(&self, id: TaskId) -> Option<(TaskState, i16)> {
@@ -221,14 +223,14 @@ async fn two_migrations_at_once_wait_for_each_other() {
 async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     let database = Database::empty().await;
     let migrate = |wishes| schema::migrate(&database.settings, wishes);
-    let small = ClusterWishes { shards: Some(8), horizon: Some(seconds(3600)), ..ClusterWishes::default() };
+    let small = ClusterWishes { shards: ShardCount::new(8).ok(), horizon: Some(seconds(3600)), ..ClusterWishes::default() };
     assert_eq!(migrate(small).await.unwrap().cluster.shards, ShardCount::new(8).unwrap());
     let wider = ClusterWishes { horizon: Some(seconds(7200)), ..ClusterWishes::default() };
     let report = migrate(wider).await.unwrap();
     assert_eq!((report.changed.len(), report.cluster.shards.get()), (1, 8), "{:?}", report.changed);
     // An hour of leaves, and what begins meanwhile.
     assert!((4..=6).contains(&report.partitions_made), "{}", report.partitions_made);
-    let other_shards = ClusterWishes { shards: Some(16), ..ClusterWishes::default() };
+    let other_shards = ClusterWishes { shards: ShardCount::new(16).ok(), ..ClusterWishes::default() };
     assert!(matches!(migrate(other_shards).await, Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))));
     let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };
     assert!(matches!(migrate(other_leaf).await, Err(MigrateError::Refused(Refused::Fixed { name: "leaf", .. }))));
@@ -251,11 +253,11 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let (mut database, rules) = Database::with_short_leaves().await;
     let tasks = punctual::shutdown::Tasks::default();
     let leaves = Arc::new(Leaves::default());
-    let mut keeper = Keeper::new(&database.settings, rules, leaves.clone(), Metrics::default());
-    keeper.round().await.unwrap();
+    let mut upkeep = Upkeep::new(&database.settings, rules, leaves.clone(), Metrics::default());
+    upkeep.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
-    punctual::node::keeper::start(&tasks, &database.settings, keeper, &clock);
+    punctual::node::upkeep::start(&tasks, &database.settings, upkeep, &clock);
 
     let first_leaf = leaves.oldest().unwrap();
     let (mut inserter, mut claimer) = (database.another().await, database.another().await);
@@ -323,10 +325,10 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     })
     .await;
     // Meanwhile leaves can be made, and rows written and read.
-    let keeper_rules = Rules { horizon: rules.horizon + rules.leaf, ..rules };
+    let ahead = Rules { horizon: rules.horizon + rules.leaf, ..rules };
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
-    let missing = keeper_rules.missing(Parent::Task, &census.attached, now);
-    assert!(!missing.is_empty() && create(&mut database.connection(), &keeper_rules, &missing).await.unwrap());
+    let missing = ahead.missing(Parent::Task, &census.attached, now);
+    assert!(!missing.is_empty() && create(&mut database.connection(), &ahead, &missing).await.unwrap());
     let due_at = database.now().await;
     database.insert("task", task(due_at), b"x").await;
     let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'punctual detach'";
@@ -388,7 +390,7 @@ async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
     assert_eq!(database.number("select count(*) from execlog_payload").await, 1);
     database.settle(batch, &tasks, None).await;
     assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await.dropped_count, 1);
-    let view = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 1).task(tasks[0]).await.unwrap().unwrap();
+    let view = database.view(tasks[0]).await.unwrap();
     assert_eq!((view.state, view.kept), (TaskState::Published, None));
 }
 
@@ -519,13 +521,12 @@ async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
     let first = rows[0];
     let beside = task(now.plus(seconds(1)));
     database.insert("task", first, b"payload").await;
-    let look_up = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 2);
-    let view = look_up.task(first).await.unwrap().unwrap();
+    let view = database.view(first).await.unwrap();
     assert_eq!((view.state, view.kept.unwrap().payload), (TaskState::Scheduled, Some(b"payload".to_vec())));
 
     database.run("delete from task").await;
     let batch = database.claim(now, &[beside, first]).await;
-    let view = look_up.task(first).await.unwrap().unwrap();
+    let view = database.view(first).await.unwrap();
     assert_eq!(
         (view.state, view.topic.as_str(), view.kept.unwrap().payload),
         (TaskState::Claimed, "orders", Some(b"p".to_vec()))
@@ -545,7 +546,7 @@ async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
     let batch = database.claim(now, &rows[2..]).await;
     database.settle(batch, &rows[2..], None).await;
     database.run("delete from task_follow").await;
-    let view = look_up.task(first).await.unwrap().unwrap();
+    let view = database.view(first).await.unwrap();
     let receipt = Receipt { partition: 3, offset: 100, published_at: Timestamp::from_millis(1_795_252_500_000) };
     assert_eq!((view.id, view.state, view.receipt), (first, TaskState::Published, Some(receipt)));
 }
@@ -564,7 +565,7 @@ async fn a_dead_letter_says_why() {
             "insert into dead_letter (id, row_id, topic, attempts, reason) values ('{id}', '{id}', 'orders', 1, 'too large')"
         ))
         .await;
-    let view = LookUp::new(&database.settings, &ClusterSettings::DEFAULT, 1).task(id).await.unwrap().unwrap();
+    let view = database.view(id).await.unwrap();
     assert_eq!((view.state, view.reason.as_deref()), (TaskState::Dead, Some("too large")));
     assert_eq!(database.number("select count(*) from execlog where state = 'dead'").await, 1);
 }

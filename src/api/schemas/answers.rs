@@ -98,9 +98,9 @@ fn batch_result() -> Value {
 fn cancelled() -> Value {
     let properties = json!({
         "verdict": { "const": "cancelled", "description": "No record of the task exists, or ever will." },
-        "task": described("Task", "The task, as far as it is known."),
+        "task": reference("Task"),
     });
-    object("A cancel that took effect, now or before.", &["verdict"], &properties)
+    object("A cancel that took effect, now or before.", &["verdict", "task"], &properties)
 }
 
 fn count(description: &str) -> Value {

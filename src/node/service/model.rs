@@ -18,12 +18,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Accepted, Bulk, BulkDone, Cancelled, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed,
-    Refusal, Trouble,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed, Refusal,
+    Trouble, Verdict,
 };
 use crate::domain::{
     Cursor, Kept, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
-    TopicName, Verdict,
+    TopicName,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -125,26 +125,25 @@ impl Model {
         }
     }
 
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Cancelled, Trouble> {
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
         match self.named(topic, name) {
             Some(id) => self.cancel(id).await,
-            None => Ok(Cancelled { verdict: Verdict::NotFound, task: None }),
+            None => Ok(Verdict::NotFound),
         }
     }
 
-    pub async fn cancel(&self, id: TaskId) -> Result<Cancelled, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
-            return Ok(Cancelled { verdict: Verdict::NotFound, task: None });
+            return Ok(Verdict::NotFound);
         };
-        let verdict = match task.state {
-            TaskState::Scheduled | TaskState::Cancelled => Verdict::Cancelled,
-            TaskState::Claimed | TaskState::Published | TaskState::Dead => Verdict::TooLate,
-        };
-        if verdict == Verdict::Cancelled {
-            task.state = TaskState::Cancelled;
+        match task.state {
+            TaskState::Scheduled | TaskState::Cancelled => {
+                task.state = TaskState::Cancelled;
+                Ok(Verdict::Cancelled(task.clone()))
+            }
+            TaskState::Claimed | TaskState::Published | TaskState::Dead => Ok(Verdict::TooLate(task.clone())),
         }
-        Ok(Cancelled { verdict, task: Some(task.clone()) })
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::domain::{
-    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Verdict,
+    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 
 /// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
@@ -83,11 +83,14 @@ impl Refusal {
     }
 }
 
-/// The answer to a cancel; the task is there unless the verdict is `NotFound`.
+/// The answer to a cancel.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Cancelled {
-    pub verdict: Verdict,
-    pub task: Option<TaskView>,
+pub enum Verdict {
+    /// No record of the task exists, or ever will.
+    Cancelled(TaskView),
+    /// It was published, is on its way, or is a dead letter.
+    TooLate(TaskView),
+    NotFound,
 }
 
 /// Why a call that submits nothing has no answer.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Receipt, Record, Shard, TaskId,
-    TaskName, TaskState, Timestamp, TopicName,
+    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Receipt, Record, Shard, ShardCount,
+    TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::keeper::{Keeper, Leaves, Metrics};
+use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::claim::{Answer, Claimed, Claims, Request, Source};
@@ -76,11 +76,15 @@ impl World {
     pub async fn create() -> Self {
         let own = Database::create(&Stack::shared(), "replay").await;
         let settings = Settings::new(&own.url).unwrap();
-        let wishes = ClusterWishes { shards: Some(2), horizon: Some(Duration::from_secs(7_200)), ..ClusterWishes::default() };
+        let wishes = ClusterWishes {
+            shards: ShardCount::new(2).ok(),
+            horizon: Some(Duration::from_secs(7_200)),
+            ..ClusterWishes::default()
+        };
         let cluster = schema::migrate(&settings, wishes).await.unwrap().cluster;
         let rules = Rules::new(&cluster);
-        let mut keeper = Keeper::new(&settings, rules, Leaves::default().into(), Metrics::default());
-        assert!(keeper.make_all().await.unwrap());
+        let mut upkeep = Upkeep::new(&settings, rules, Leaves::default().into(), Metrics::default());
+        assert!(upkeep.make_all().await.unwrap());
         let mut sql = own.connect().await;
         let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
             .fetch_one(&mut sql)

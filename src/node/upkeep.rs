@@ -21,7 +21,7 @@ use crate::postgres::{Connection, Error, Settings};
 use crate::shutdown::{Failure, Tasks, chain};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
-const PURPOSE: Purpose = Purpose { name: "keeper", deadline: Duration::from_secs(10), settings: &[] };
+const PURPOSE: Purpose = Purpose { name: "upkeep", deadline: Duration::from_secs(10), settings: &[] };
 /// After a round that failed, the next one comes no later than this.
 const RETRY: Duration = Duration::from_secs(5);
 /// Expired names that one transaction frees, and how many of these make a round: what is left waits for the next one.
@@ -151,7 +151,7 @@ fn label(parent: Parent) -> Vec<(&'static str, &'static str)> {
 
 /// Makes partitions ahead and moves far tasks.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Upkeep {
     rules: Rules,
     leaves: Arc<Leaves>,
     connection: Connection,
@@ -159,7 +159,7 @@ pub struct Keeper {
     metrics: Metrics,
 }
 
-impl Keeper {
+impl Upkeep {
     pub fn new(settings: &Settings, rules: Rules, leaves: Arc<Leaves>, metrics: Metrics) -> Self {
         Self { rules, leaves, connection: Connection::new(settings, PURPOSE), mover: Mover::new(settings), metrics }
     }
@@ -289,10 +289,10 @@ pub async fn sweep_names(
 }
 
 /// Starts the upkeep of the partitions: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
-pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper, clock: &Arc<ClusterClock>) {
+pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<ClusterClock>) {
     for parent in Parent::ALL {
-        let retirer = Retirer::new(settings, parent, keeper.rules);
-        let retiring = retire(retirer, Arc::clone(clock), parent, keeper.rules, keeper.metrics.clone());
+        let retirer = Retirer::new(settings, parent, upkeep.rules);
+        let retiring = retire(retirer, Arc::clone(clock), parent, upkeep.rules, upkeep.metrics.clone());
         let stopping = tasks.stopping.clone();
         tasks.spawn("retire partitions", async move {
             // Cut off anywhere, a retirement is taken up again by whoever comes next.
@@ -300,7 +300,7 @@ pub fn start(tasks: &Tasks, settings: &Settings, keeper: Keeper, clock: &Arc<Clu
             Ok(())
         });
     }
-    tasks.spawn("keep partitions", keeper.run(tasks.stopping.clone()));
+    tasks.spawn("keep partitions", upkeep.run(tasks.stopping.clone()));
 }
 
 /// Not while the clock of Postgres may be wrong: what is retired is not to be had back.
