@@ -96,7 +96,7 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
         lacks_claims(&node).await.is_some_and(|why| why.contains("pg_locks"))
     })
     .await;
-    assert!(node.log().contains("no claim succeeds; a lock is held"), "{}", node.log_tail());
+    eventually("the log names it, too", DEADLINE, async || node.log().contains("no claim succeeds; a lock is held")).await;
     eventually("the log says that the node is not ready, and why", DEADLINE, async || {
         node.log().lines().any(|line| line.contains("not ready any more") && line.contains("pg_locks"))
     })

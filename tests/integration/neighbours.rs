@@ -77,7 +77,7 @@ async fn comes_to_its_deadline(own: &OwnStack) {
         parked[0]["topic"] == silent.as_str() && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
     })
     .await;
-    assert!(node.log().contains("a record was not acknowledged"), "and so does the log");
+    eventually("the log says so, too", DEADLINE, async || node.log().contains("a record was not acknowledged")).await;
     cluster.alter_topic(&silent, &[("min.insync.replicas", "1")]).await;
     of_silent
         .wait_for("the silent ones arrive", DEADLINE, |records| ledger.has_arrived(&[records, &of_healthy.records()].concat()))
