@@ -44,7 +44,7 @@ impl Api {
     }
 }
 
-/// What a node has unless it is told.
+/// Wide enough for whatever a test does not bound itself.
 impl Default for Settings {
     fn default() -> Self {
         Self {
