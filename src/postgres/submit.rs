@@ -17,7 +17,7 @@ const PURPOSE: Purpose = Purpose { name: "submit", deadline: Duration::from_secs
 pub const TASKS_MAX: usize = 1_000;
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// Tasks that are stored by one statement, by where they go.
+/// Tasks without a name that are stored by one statement, by where they go. Those with a name go by [`super::submit_named`].
 #[derive(Debug, Default)]
 pub struct Group<'a> {
     /// Due within the leaves.
@@ -75,15 +75,15 @@ fn text_of(group: &Group<'_>) -> String {
     for (name, table, tasks) in [("near", "task", &group.near), ("far", "task_far", &group.far)] {
         if !tasks.is_empty() {
             parts.push(insert_part(name, table, parameters));
-            parameters += 7;
+            parameters += 6;
         }
     }
     if group.claimed.is_some() {
         let p = |n: usize| format!("${}", parameters + n);
         parts.push(format!(
             "batch as (
-  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names)
-  values ({}, {}, clock_timestamp(), cardinality({}::uuid[]), {}, {})
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
+  values ({}, {}, clock_timestamp(), cardinality({}::uuid[]), {})
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
   values ({}, {}, {}, {}, {})
@@ -92,12 +92,11 @@ fn text_of(group: &Group<'_>) -> String {
             p(2),
             p(3),
             p(3),
-            p(4),
             p(1),
+            p(4),
             p(5),
             p(6),
-            p(7),
-            p(8)
+            p(7)
         ));
     }
     let with = if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
@@ -108,16 +107,15 @@ fn insert_part(name: &str, table: &str, parameters: usize) -> String {
     let p = |n: usize| format!("${}", parameters + n);
     format!(
         "{name} as (
-  insert into {table} (shard, id, topic, key, payload, headers, name)
-  select * from unnest({}::smallint[], {}::uuid[], {}::text[], {}::bytea[], {}::bytea[], {}::bytea[], {}::text[])
+  insert into {table} (shard, id, topic, key, payload, headers)
+  select * from unnest({}::smallint[], {}::uuid[], {}::text[], {}::bytea[], {}::bytea[], {}::bytea[])
 )",
         p(1),
         p(2),
         p(3),
         p(4),
         p(5),
-        p(6),
-        p(7)
+        p(6)
     )
 }
 
@@ -127,24 +125,20 @@ fn bind_tasks<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
     let query = query
         .bind(tasks.iter().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
-    bind_records(query, tasks).bind(names_of(tasks))
+    bind_records(query, tasks)
 }
 
 fn bind_batch<'q>(query: Query<'q>, node: Uuid, batch: BatchId, tasks: &[&'q NewTask]) -> Query<'q> {
-    let names = tasks.iter().any(|task| task.name.is_some()).then(|| names_of(tasks));
-    let query = query.bind(batch.uuid()).bind(node).bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>()).bind(names);
+    let query = query.bind(batch.uuid()).bind(node).bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
     bind_records(query, tasks)
 }
 
 /// Four arrays: topics, keys, payloads, headers.
 fn bind_records<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
+    assert!(tasks.iter().all(|task| task.name.is_none()), "a task with a name goes another way, or its entry is missing");
     query
         .bind(tasks.iter().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
-}
-
-fn names_of<'q>(tasks: &[&'q NewTask]) -> Vec<Option<&'q str>> {
-    tasks.iter().map(|task| task.name.as_ref().map(|name| name.as_str())).collect()
 }
