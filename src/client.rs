@@ -47,9 +47,11 @@ async fn submit(args: args::Submit) -> ExitCode {
     if let Some(file) = &args.file {
         return lines::submit(&args, file).await;
     }
-    let is_named = args.name.is_some();
-    let show = if args.replace { print::replaced } else { print::submitted };
-    end(submit_one(&args).await, args.node.json, Deed::Submit { is_named }, show)
+    let asked = submit_one(&args).await;
+    if args.replace {
+        return end(asked, args.node.json, Deed::Replace, print::replaced);
+    }
+    end(asked, args.node.json, Deed::Submit { is_named: args.name.is_some() }, print::submitted)
 }
 
 async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
@@ -59,7 +61,8 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
         (Some(topic), Some(name)) if args.replace => caller.put(&["v1", "topics", topic, "tasks", name], body)?,
         _ => caller.post(&TASKS, body)?,
     };
-    let repeating = if args.name.is_some() { Repeating::IsSafe } else { Repeating::MayDouble };
+    // A PUT schedules anew what was published meanwhile.
+    let repeating = if args.name.is_some() && !args.replace { Repeating::IsSafe } else { Repeating::MayDouble };
     let asked = caller.ask_for(&call, args.retry_for.unwrap_or_default(), repeating).await;
     asked.map(|asked| asked.answer)
 }
@@ -165,10 +168,8 @@ async fn dead_drop(args: &args::DeadChange) -> ExitCode {
         let deed = format!("drop all dead letters of {topic} in this range");
         return dead_many(args, topic, &deed, &["v1", "dead", "drop"], "dropped").await;
     }
-    let id = id_text(args.id);
-    let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id]));
-    let dropped = |_answer: &Answer| Ok(format!("{id}  dropped"));
-    end(asked.await, args.node.json, Deed::TakeAway, dropped)
+    let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(args.id)]));
+    end(asked.await, args.node.json, Deed::TakeAway, print::dropped)
 }
 
 async fn dead_many(args: &args::DeadChange, topic: &str, deed: &str, path: &[&str], done: &'static str) -> ExitCode {
@@ -224,8 +225,8 @@ fn end(
 ) -> ExitCode {
     let shown = match ended {
         Ok(answer) if answer.problem().is_some() => Err(Answered::Problem(answer)),
-        Ok(answer) if is_json => Ok(answer.text),
-        Ok(answer) => show(&answer).map_err(Answered::from),
+        // Read in any case: what is no node's answer is none.
+        Ok(answer) => show(&answer).map(|text| if is_json { answer.text } else { text }).map_err(Answered::from),
         Err(ending) => Err(ending.into()),
     };
     finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)

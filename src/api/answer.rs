@@ -17,6 +17,10 @@ use crate::clock;
 /// An answer is handed to its connection in pieces of so many bytes at most, each when the one before is on its way: so that an answer that nobody reads
 /// keeps its place, and its share of the memory, until it is given up.
 const PIECE_BYTES: usize = 64 << 10;
+/// The last byte of a longer answer is a piece of its own: over HTTP/2 it is taken when all before it is with the connection, and until then the place is kept.
+const TAIL_BYTES: usize = 1;
+/// What is no longer goes in one piece, and may wait in its connection without its place.
+const SMALL_BYTES: usize = 1 << 10;
 /// Places that each caller has for asking how the node is, and as many for its metrics. A platform has one or two of each in progress.
 const PROBES_AT_ONCE_MAX: usize = 16;
 
@@ -127,8 +131,14 @@ impl Answer {
         Self { body, rest: Bytes::new(), _place: place }
     }
 
+    /// A piece of a larger answer is a copy: else whoever has not written it yet would hold all of the answer.
     fn next_piece(&mut self) -> Frame<Bytes> {
-        Frame::data(self.rest.split_to(self.rest.len().min(PIECE_BYTES)))
+        let length = match self.rest.len() {
+            small @ ..=SMALL_BYTES => small,
+            large => (large - TAIL_BYTES).min(PIECE_BYTES),
+        };
+        let piece = self.rest.split_to(length);
+        Frame::data(if self.rest.is_empty() { piece } else { Bytes::copy_from_slice(&piece) })
     }
 }
 

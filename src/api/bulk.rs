@@ -36,7 +36,7 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
     let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
-    // Null, for a caller who copies it from an answer that has none.
+    // Null, as answers have it.
     let cursor = cursor.filter(|cursor| cursor.get() != "null").map(|cursor| string(cursor, "cursor")).transpose()?;
     let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
     Ok(Bulk { from, ..bulk })
@@ -76,9 +76,8 @@ struct DoneJson {
     count: BTreeMap<&'static str, u64>,
     more: bool,
     dry_run: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Both null when the call came to the end, or when the next one begins anew.
     searched_to: Option<Rfc3339>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
@@ -122,15 +121,10 @@ pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<B
     change_many(&shared, request, Change::Drop).await
 }
 
-#[derive(Serialize)]
-struct OneJson<'a> {
-    task: TaskJson<'a>,
-}
-
 /// The answer to a change of one dead letter.
 fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
-        Some(view) => Ok(respond::json(StatusCode::OK, &OneJson { task: TaskJson::of_view(&view) })),
+        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::dead_not_found()),
     }
 }

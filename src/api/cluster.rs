@@ -24,6 +24,7 @@ struct ClusterJson<'a> {
     shard_count: u16,
     window_ms: u64,
     horizon_ms: u64,
+    leaf_ms: u64,
     nodes: Vec<NodeJson<'a>>,
     /// Null before it was counted.
     backlog: Option<BacklogJson>,
@@ -35,7 +36,7 @@ struct ClusterJson<'a> {
 #[derive(Serialize)]
 struct ParkedJson<'a> {
     topic: &'a str,
-    is_gone: bool,
+    gone: bool,
     parked_ms: u64,
     /// Null while its records only wait.
     reason: Option<&'a str>,
@@ -57,8 +58,8 @@ struct NodeJson<'a> {
 /// Tasks that are overdue and unclaimed.
 #[derive(Serialize)]
 struct BacklogJson {
-    task_count: u64,
-    is_capped: bool,
+    count: u64,
+    exact: bool,
     oldest_due_at: Option<Rfc3339>,
 }
 
@@ -76,6 +77,7 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         shard_count: view.shard_count,
         window_ms: millis_of(view.window),
         horizon_ms: millis_of(view.horizon),
+        leaf_ms: millis_of(view.leaf),
         nodes: view.nodes.iter().map(node_of).collect(),
         backlog: view.backlog.as_ref().map(backlog_of),
         parked_topics: view.parked_topics.iter().map(parked_of).collect(),
@@ -86,7 +88,7 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
 fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
     ParkedJson {
         topic: parked.topic.as_str(),
-        is_gone: parked.is_gone,
+        gone: parked.is_gone,
         parked_ms: millis_of(parked.parked_for),
         reason: parked.reason.as_deref(),
     }
@@ -107,11 +109,7 @@ fn node_of(node: &NodeView) -> NodeJson<'_> {
 }
 
 fn backlog_of(backlog: &Backlog) -> BacklogJson {
-    BacklogJson {
-        task_count: backlog.task_count,
-        is_capped: backlog.is_capped,
-        oldest_due_at: backlog.oldest_due_at.map(Rfc3339),
-    }
+    BacklogJson { count: backlog.task_count, exact: backlog.is_exact, oldest_due_at: backlog.oldest_due_at.map(Rfc3339) }
 }
 
 fn millis_of(span: Duration) -> u64 {

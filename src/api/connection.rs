@@ -122,6 +122,8 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
+        // Of a stream's answer no piece is taken before the one before it is with the connection: see [`super::answer`].
+        .max_send_buf_size(1)
         .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
     builder
 }

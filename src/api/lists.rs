@@ -62,40 +62,31 @@ pub fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor
 }
 
 #[derive(Serialize)]
-struct TasksJson<'a> {
+struct PageJson<'a> {
     tasks: Vec<TaskJson<'a>>,
     /// Null when the list is at its end.
     cursor: Option<String>,
 }
 
-#[derive(Serialize)]
-struct DeadJson<'a> {
-    dead: Vec<TaskJson<'a>>,
-    cursor: Option<String>,
-}
-
 /// `GET /v1/tasks`
 pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
-    let parameters = Parameters::read(&uri, &FILTERS)?;
-    let wanted = Wanted::read(List::Tasks, &parameters)?;
-    let listing = shared.service.list(&wanted.selection, wanted.from, wanted.limit);
-    let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
-    let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
-    let capacity = tasks.len().saturating_mul(TASK_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &TasksJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
+    page(&shared, &uri, List::Tasks).await
 }
 
 /// `GET /v1/dead`
 pub async fn dead(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    page(&shared, &uri, List::DeadLetters).await
+}
+
+async fn page(shared: &Shared, uri: &Uri, list: List) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let parameters = Parameters::read(&uri, &FILTERS)?;
-    let wanted = Wanted::read(List::DeadLetters, &parameters)?;
-    let listing = shared.service.list_dead(&wanted.selection, wanted.from, wanted.limit);
+    let parameters = Parameters::read(uri, &FILTERS)?;
+    let wanted = Wanted::read(list, &parameters)?;
+    let listing = shared.service.list(list, &wanted.selection, wanted.from, wanted.limit);
     let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
-    let dead: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
-    let capacity = dead.len().saturating_mul(TASK_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &DeadJson { dead, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
+    let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
+    let capacity = tasks.len().saturating_mul(TASK_BYTES);
+    Ok(respond::json_of(StatusCode::OK, &PageJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
 }
 
 #[derive(Serialize)]

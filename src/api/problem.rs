@@ -153,8 +153,8 @@ impl Problem {
 
     pub fn replace_unknown(reason: &str) -> Self {
         let detail = format!(
-            "the task may be replaced, or not: {reason}. Repeating is safe: the name never has two tasks that wait. Too late is then the \
-             answer if the first one took effect and is on its way already"
+            "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: the name never has two tasks that wait. \
+             From then on look first: a task that is on its way is answered as too late, but one that was published would be followed by another"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }

@@ -161,7 +161,7 @@ problem_types! {
     }
     OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
         when: "The answer of the database was lost, or took too long: what was asked for may have been done, or may be done yet.",
-        then: "Repeat it after `Retry-After` seconds. That is safe for everything but a submit without a name, which may then be published twice: look first, if that matters. A name makes no second task; a dead letter that was put back or dropped is answered 404 then; a call for many goes on with what is left."
+        then: "Repeat it after `Retry-After` seconds. That is safe for everything but two things, after which a task may be published twice: a submit without a name; and a PUT whose task has become due meanwhile, for it schedules anew what was published. Look first there, if that matters. Else a name makes no second task; a dead letter that was put back or dropped is answered 404 then; a call for many goes on with what is left."
     }
     NotReady(503, "not-ready", "The node is not ready") {
         when: "`GET /readyz` of a node that cannot claim and publish just now. The member `missing` says what is missing, and why.",

@@ -7,7 +7,8 @@ use super::problem_type::ProblemType;
 use super::shared::Shared;
 use crate::telemetry::Counted;
 
-/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the tasks that were made of it are as large.
+/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the bytes of the tasks that were made of it are as many. What they
+/// are kept in comes on top, where there are many.
 #[derive(Debug)]
 pub struct Share<'a> {
     shared: &'a Shared,
@@ -20,8 +21,11 @@ impl<'a> Share<'a> {
         Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
     }
 
+    /// Takes so much more; all that there is at most, so that nobody is told for ever that others are busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let room = usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);
+        let permits = u32::try_from(bytes.min(room)).unwrap_or(u32::MAX);
         let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
             return Err(Problem::busy("body_memory"));
         };

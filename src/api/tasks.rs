@@ -17,12 +17,15 @@ use super::metrics::Metrics;
 use super::problem::{Problem, ProblemJson};
 use super::problem_type::ProblemType;
 use super::refusal::{Origin, of_refusal};
+use super::share::Share;
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
 use super::{query, respond, verdict};
 use crate::domain::TaskId;
 use crate::node::service::{Accepted, Draft, Refusal};
 
+/// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
+const ITEM_BYTES: usize = 512;
 /// Items of a batch that are read before other requests get their turn.
 const ITEMS_AT_ONCE: usize = 256;
 /// Bytes that an item takes in the answer to a batch, about.
@@ -94,8 +97,8 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let reader = DraftReader::of(request.headers());
-    let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (items, drafts) = read_batch(&shared, reader, body::text_of(&bytes)?).await?;
+    let (bytes, mut share) = body::read(&shared, request, deadline).await?;
+    let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
     let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, deadline).await? };
     let done = settle(items, answers);
@@ -109,7 +112,12 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
 type ReadItem = Result<(Echo, Origin), Problem>;
 
 /// The items of a batch in order, and the drafts of those that can be asked for.
-async fn read_batch(shared: &Shared, mut reader: DraftReader, text: &str) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
+async fn read_batch(
+    shared: &Shared,
+    share: &mut Share<'_>,
+    mut reader: DraftReader,
+    text: &str,
+) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
     let [tasks] = members(text, &["tasks"])?;
     let Some(tasks) = tasks else {
         return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required").at("tasks"));
@@ -121,6 +129,7 @@ async fn read_batch(shared: &Shared, mut reader: DraftReader, text: &str) -> Res
         let detail = format!("a batch has at most {tasks_max} tasks, this one has {}; send several", tasks.count);
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
     }
+    share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
     let mut items = Vec::with_capacity(tasks.items.len());
     let mut drafts = Vec::with_capacity(tasks.items.len());
     for (index, task) in tasks.items.iter().enumerate() {

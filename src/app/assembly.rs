@@ -30,7 +30,7 @@ use crate::node::named_store::NamedStore;
 use crate::node::publisher::{Publisher, Reports};
 use crate::node::replacer::Replacer;
 use crate::node::service::{Lack, Missing, Service};
-use crate::node::settler::{Settler, Undone};
+use crate::node::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::node::upkeep::{self, Leaves, Upkeep};
@@ -374,10 +374,15 @@ impl Site<'_> {
     fn start_settling(&self, core: &Core) {
         let (parts, tasks) = (self.parts, self.tasks);
         let undone = Arc::new(Undone::default());
-        let settles = Settles::new(&parts.postgres, parts.node, self.settings.retention.names);
-        let (shared, reports) = (Arc::clone(&core.shared), Arc::clone(&core.publisher.reports));
-        let settler = Settler::new(settles, shared, reports, Arc::clone(&undone), tasks.stopping.clone());
-        tasks.spawn("settle", settler.run());
+        let settler = settler::Parts {
+            settles: Settles::new(&parts.postgres, parts.node, self.settings.retention.names),
+            shared: Arc::clone(&core.shared),
+            reports: Arc::clone(&core.publisher.reports),
+            undone: Arc::clone(&undone),
+            progress: core.progress.clone(),
+            stopping: tasks.stopping.clone(),
+        };
+        tasks.spawn("settle", Settler::new(settler).run());
         let adopter = adopter::Parts {
             adoptions: Adoptions::new(&parts.postgres, parts.node),
             shared: Arc::clone(&core.shared),

@@ -93,6 +93,8 @@ pub enum Deed {
     Submit {
         is_named: bool,
     },
+    /// Puts a task under a name, whatever that stood for.
+    Replace,
     Cancel,
     /// Takes one dead letter away: the second time there is none.
     TakeAway,
@@ -115,6 +117,9 @@ impl Deed {
             Self::Submit { is_named: false } => {
                 "the task may be stored, or not, and repeating the command may publish it twice; with --name it could be repeated safely"
             }
+            Self::Replace => {
+                "the task may be replaced, or not; look with `punctual show --topic .. --name ..` before repeating the command: once the task was published, it would schedule another one"
+            }
             Self::Cancel => "the cancel may have taken effect, or not; repeat the command, it is safe",
             Self::TakeAway => {
                 "it may have been done, or not; repeat the command, it is safe: not found then means that it was done"
@@ -129,7 +134,7 @@ impl Deed {
         match self {
             Self::Look => Ending::new(Exit::NothingDone, format!("write the answer: {error}")),
             // Neither done nor refused, as far as a script can tell by what it got.
-            Self::Submit { .. } | Self::Cancel | Self::TakeAway | Self::Bulk => {
+            Self::Submit { .. } | Self::Replace | Self::Cancel | Self::TakeAway | Self::Bulk => {
                 Ending::new(Exit::Unknown, format!("it was done; only the answer could not be written: {error}"))
             }
         }
@@ -227,5 +232,5 @@ impl Problem {
 #[derive(Deserialize, Debug)]
 pub struct Cancelled {
     pub verdict: String,
-    pub task: Option<Task>,
+    pub task: Task,
 }

@@ -34,7 +34,6 @@ pub struct Listing<'a> {
 
 #[derive(Deserialize)]
 struct Page {
-    #[serde(alias = "dead")]
     tasks: Vec<Box<RawValue>>,
     cursor: Option<String>,
 }

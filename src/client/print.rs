@@ -2,8 +2,6 @@
 
 use std::io::{self, Write as _};
 
-use serde::Deserialize;
-
 use super::answer::{Answer, Cancelled, Ending, Exit};
 use super::task::Task;
 
@@ -56,18 +54,16 @@ pub fn shown(answer: &Answer) -> Result<String, Ending> {
 /// The verdict of a cancel that took effect, and its task.
 pub fn cancelled(answer: &Answer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
-    let id = cancelled.task.map(|task| task.id).unwrap_or_default();
-    Ok(format!("{id}  {}", cancelled.verdict))
+    Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
+}
+
+/// What is said of a dead letter that was dropped.
+pub fn dropped(answer: &Answer) -> Result<String, Ending> {
+    answer.read().map(|task: Task| format!("{}  dropped", task.id))
 }
 
 /// What is said of a dead letter that was put back.
 pub fn redriven(answer: &Answer) -> Result<String, Ending> {
-    let redriven: Redriven = answer.read()?;
-    let task = redriven.task;
+    let task: Task = answer.read()?;
     Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
-}
-
-#[derive(Deserialize)]
-struct Redriven {
-    task: Task,
 }

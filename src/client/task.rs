@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A task as it is answered.
-#[derive(Deserialize, Debug, Default)]
-#[serde(default)]
+/// A task as it is answered. What every task has must be there, or the answer is no node's.
+#[derive(Deserialize, Debug)]
 pub struct Task {
     pub id: String,
     pub topic: String,
@@ -20,11 +19,13 @@ pub struct Task {
     pub state: String,
     pub attempt: Option<i64>,
     pub receipt: Option<Receipt>,
+    #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     pub payload: Option<Box<RawValue>>,
     pub payload_text: Option<String>,
     pub payload_base64: Option<String>,
+    #[serde(default)]
     pub tombstone: bool,
     pub reason: Option<String>,
     /// Of a dead letter.

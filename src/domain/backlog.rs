@@ -7,7 +7,7 @@ use super::Timestamp;
 pub struct Backlog {
     /// In leaves and in the far table; of each a bounded number is counted.
     pub task_count: u64,
-    /// True when there are more than were counted.
-    pub is_capped: bool,
+    /// False when there are more than were counted.
+    pub is_exact: bool,
     pub oldest_due_at: Option<Timestamp>,
 }

@@ -65,13 +65,16 @@ const PROMISED: [(&str, &[&str], &str); 5] = [
 const FORBIDDEN: [(&str, &str, &str); 1] = [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 8] = [
     ("linger.ms", "how long records are gathered is --linger"),
     ("bootstrap.servers", "give the servers as --kafka"),
     ("message.timeout.ms", "the publish deadline is a setting of its own"),
     ("transactional.id", "transactions are not the operator's to begin"),
     ("queue.buffering.max.messages", "what may be in flight is --in-flight-tasks"),
     ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
+    ("message.max.bytes", "how large a record may be is its topic's to say, and is held against it at submit"),
+    // In a client that only asks, nobody would take them out of their queue, which has no bound.
+    ("statistics.interval.ms", "nobody reads them; the node has metrics of its own"),
 ];
 
 impl Settings {
@@ -308,6 +311,8 @@ mod tests {
             ("metadata.broker.list", "elsewhere:9092"),
             ("delivery.timeout.ms", "1000"),
             ("partitioner", "random"),
+            ("message.max.bytes", "1000000"),
+            ("statistics.interval.ms", "1000"),
         ] {
             let problems = problems(&[(name, value)]);
             assert!(problems.len() == 1 && problems[0].contains(name), "{name}: {problems:?}");

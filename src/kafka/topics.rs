@@ -90,6 +90,19 @@ impl Topics {
         if let Some(answer) = self.recall(topic) {
             return answer;
         }
+        self.ask_or_remember(topic).await
+    }
+
+    /// As [`Self::look_up`], for who would refuse a record for good by what is cached: limits may have been raised since, so Kafka is asked unless it was
+    /// within a second.
+    ///
+    /// # Errors
+    /// As [`Self::look_up`].
+    pub async fn confirm(&self, topic: &TopicName) -> Answer {
+        if self.known.is_recent(topic) { self.look_up(topic).await } else { self.ask_or_remember(topic).await }
+    }
+
+    async fn ask_or_remember(&self, topic: &TopicName) -> Answer {
         match self.ask(topic).await {
             // Old, but better than nothing.
             Err(error @ (LookUpError::Unavailable { .. } | LookUpError::Busy)) => self.remembered(topic).ok_or(error),
@@ -115,7 +128,6 @@ impl Topics {
         Err(LookUpError::Unavailable { reason })
     }
 
-    /// The answer that the cache gives, if it does.
     /// What is known of `topic` without asking: one hash look-up. An old answer starts a question in the background.
     fn recall(&self, topic: &TopicName) -> Option<Answer> {
         match self.known.find(topic)? {

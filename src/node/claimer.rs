@@ -286,14 +286,30 @@ impl Claimer {
             self.sweeping_others.began(at);
         }
         if self.sweeping.is_due(at, self.claiming.is_sweeping(Scope::Mine)) {
+            self.sweeping.began(at);
             if !self.mine.is_empty() {
                 self.claiming.sweep(oldest, now, Scope::Mine);
             }
-            if self.index == 0 {
-                self.load_quarantine().await?;
-                self.plan_far(now).await?;
+            if self.index == 0
+                && let Err(error) = self.look_aside(now).await
+            {
+                self.sweeping.ask();
+                return Err(error);
             }
-            self.sweeping.began(clock::monotonic());
+        }
+        Ok(())
+    }
+
+    /// The quarantine, and what is due in the far table. The front does not wait for somebody's lock on one of them: the next sweep looks again.
+    async fn look_aside(&mut self, now: Timestamp) -> Result<(), Error> {
+        for looked in [self.load_quarantine().await, self.plan_far(now).await] {
+            match looked {
+                Err(error) if error.is_of_a_lock() => {
+                    tracing::warn!(error = chain(&error), "a look gave way; the next sweep looks again");
+                    self.shared.metrics.claim_failures.inc();
+                }
+                looked => looked?,
+            }
         }
         Ok(())
     }

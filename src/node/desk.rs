@@ -20,7 +20,9 @@ use super::service::{
 use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{Backlog, Cursor, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName};
+use crate::domain::{
+    Backlog, Cursor, List, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+};
 use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
@@ -83,14 +85,12 @@ impl Desk {
         for draft in drafts {
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
-            let facts = match &known {
-                Some((name, facts)) if *name == topic => facts.clone(),
-                _ => {
-                    let facts = self.facts(&topic).await;
-                    known = Some((topic, facts.clone()));
-                    facts
-                }
+            let facts = match known.take() {
+                Some((name, facts)) if name == topic => facts,
+                _ => self.facts(&topic).await,
             };
+            let facts = self.confirmed(&draft, facts).await;
+            known = Some((topic, facts.clone()));
             match self.check(draft, facts, now) {
                 Ok(task) => {
                     results.push(None);
@@ -140,28 +140,24 @@ impl Desk {
 
     /// Holds a draft against the clock and its topic.
     fn check(&self, draft: Draft, facts: Result<TopicFacts, Refusal>, now: Timestamp) -> Result<NewTask, Refusal> {
-        let facts = facts?;
-        let (size, size_max) = (draft.record.size(), facts.record_bytes_max);
-        if size > size_max {
-            return Err(Refusal::TooLarge { size, size_max });
-        }
-        if facts.needs_key && draft.record.key.is_none() {
-            return Err(Refusal::NoKey);
-        }
+        fits(&draft, facts?)?;
         let due_at = due_at_of(draft.due, now, self.delay_max)?;
         let random = (rand::random(), rand::random());
         Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
     }
 
     async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
-        match self.topics.look_up(topic).await {
-            Ok(facts) => Ok(facts),
-            Err(LookUpError::Unknown) => Err(Refusal::UnknownTopic),
-            Err(LookUpError::Busy) => Err(Refusal::Busy { bound: "topic_look_ups" }),
-            Err(LookUpError::Denied { reason } | LookUpError::Unavailable { reason }) => {
-                Err(Refusal::Unavailable { reason: format!("look up topic {topic}: {reason}") })
-            }
+        self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))
+    }
+
+    /// What a draft does not fit is asked about anew: nobody is refused for good by a limit that was raised since.
+    async fn confirmed(&self, draft: &Draft, facts: Result<TopicFacts, Refusal>) -> Result<TopicFacts, Refusal> {
+        let facts = facts?;
+        if fits(draft, facts).is_ok() {
+            return Ok(facts);
         }
+        let topic = &draft.record.topic;
+        self.topics.confirm(topic).await.map_err(|error| refusal_of_look_up(topic, error))
     }
 
     /// Hands tasks to the intake in pieces that fit a group.
@@ -196,6 +192,7 @@ impl Desk {
         }
         let now = self.shared.clock.now_for_submits().ok_or_else(no_time)?;
         let facts = self.facts(&draft.record.topic).await;
+        let facts = self.confirmed(&draft, facts).await;
         let task = self.check(draft, facts, now)?;
         // On the heap, for callers hold it in futures of their own.
         Box::pin(self.replacer.replace(task, &self.look_up)).await
@@ -250,12 +247,8 @@ impl Desk {
         self.look_up.task(id).await.map_err(|error| trouble_of_look(&error))
     }
 
-    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        self.lists.list(selection, from, limit).await
-    }
-
-    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        self.lists.list_dead(selection, from, limit).await
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        self.lists.list(list, selection, from, limit).await
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
@@ -322,6 +315,7 @@ impl Desk {
             shard_count: self.shared.cluster.shards.get(),
             window: self.shared.cluster.window,
             horizon: self.shared.cluster.horizon,
+            leaf: self.shared.cluster.leaf,
             nodes: self.nodes(),
             backlog,
             parked_topics: self.parked_topics(),
@@ -382,6 +376,25 @@ fn no_time() -> Refusal {
 }
 
 /// When a task is due. Up to the next whole millisecond, so that it is never early; what may be asked for at most is rounded like what is asked for.
+/// Holds a draft against what its topic takes.
+fn fits(draft: &Draft, facts: TopicFacts) -> Result<(), Refusal> {
+    let (size, size_max) = (draft.record.size(), facts.record_bytes_max);
+    if size > size_max {
+        return Err(Refusal::TooLarge { size, size_max });
+    }
+    if facts.needs_key && draft.record.key.is_none() { Err(Refusal::NoKey) } else { Ok(()) }
+}
+
+fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
+    match error {
+        LookUpError::Unknown => Refusal::UnknownTopic,
+        LookUpError::Busy => Refusal::Busy { bound: "topic_look_ups" },
+        LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
+            Refusal::Unavailable { reason: format!("look up topic {topic}: {reason}") }
+        }
+    }
+}
+
 fn due_at_of(due: Due, now: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
     let due_at = match due {
         Due::At(at) => at,

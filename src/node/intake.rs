@@ -3,27 +3,33 @@
 //!
 //! Tasks with a name go through a lane and a connection of their own, so that the others do not pay for them.
 
+use std::collections::VecDeque;
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::named_store::NamedStore;
-use super::placing::{Place, Sorter, clamp};
+use super::placing::{Place, Sorter, clamp, may_do_without_claim};
 use super::service::{Accepted, Refusal};
 use super::setback::{Tries, refusal_of};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState};
+use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState, Timestamp};
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
-use crate::shutdown::Failure;
+use crate::shutdown::{Failure, chain};
 use crate::telemetry::Counted;
 
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.
 const BYTES_UNIT: usize = 1024;
+/// How long one group may take with somebody's locks. A name that somebody has locked is told from its group by halves: ten times, 0.2 s each.
+const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 /// What may wait to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -239,43 +245,46 @@ impl Lane {
         (requests, tasks)
     }
 
-    /// Stores tasks together; when values are refused, by halves, so that one bad task does not fail the others.
+    /// Stores tasks together; by halves when values are refused, or when somebody has a lock that one of them needs: one task does not fail the others.
     async fn store(&mut self, mut tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
         let count = tasks.len();
         let mut results = vec![Err(Refusal::lost()); count];
-        let mut pieces = Vec::from([(0, count)]);
-        while let Some((start, end)) = pieces.pop() {
-            let piece = start..end;
-            match self.store_together(&mut tasks[piece.clone()]).await {
+        let until = clock::monotonic().plus(GROUP_SPAN_MAX);
+        let mut pieces: VecDeque<Range<usize>> = iter::once(0..count).collect();
+        while let Some(piece) = pieces.pop_front() {
+            let error = match self.store_together(&mut tasks[piece.clone()]).await {
                 Ok(answers) => {
-                    for (index, answer) in piece.zip(answers) {
-                        results[index] = answer;
-                    }
+                    piece.zip(answers).for_each(|(index, answer)| results[index] = answer);
+                    continue;
                 }
-                Err(Error::BadValue { .. }) if piece.len() > 1 => {
-                    let middle = piece.start + piece.len() / 2;
-                    pieces.push((middle, end));
-                    pieces.push((start, middle));
+                Err(error) => error,
+            };
+            let is_late = error.is_of_a_lock() && clock::monotonic() >= until;
+            if piece.len() > 1 && is_of_some(&error) && !is_late {
+                // Behind the others: what is not held up comes first.
+                let middle = piece.start + piece.len() / 2;
+                pieces.extend([piece.start..middle, middle..piece.end]);
+                continue;
+            }
+            let refusal = refusal_of(&error);
+            // When time is up it is so for all that is left.
+            let rest = is_late.then(|| std::mem::take(&mut pieces)).into_iter().flatten();
+            for piece in iter::once(piece).chain(rest) {
+                if matches!(refusal, Refusal::Unknown { .. }) {
+                    self.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                 }
-                Err(error) => {
-                    let refusal = refusal_of(&error);
-                    if matches!(refusal, Refusal::Unknown { .. }) {
-                        self.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
-                    }
-                    for index in piece {
-                        results[index] = Err(refusal.clone());
-                    }
-                }
+                results[piece].fill(Err(refusal.clone()));
             }
         }
         results
     }
 
-    /// Stores all of `tasks` or none; repeats what gave way to another transaction.
+    /// Stores all of `tasks` or none; repeats what gave way to another transaction, unless it can be divided.
     async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         let mut tries = Tries::default();
         loop {
             match self.store.store(tasks).await {
+                Err(error) if tasks.len() > 1 && error.is_of_a_lock() => return Err(error),
                 Err(error) if tries.again(&error) => {}
                 outcome => return outcome,
             }
@@ -283,12 +292,29 @@ impl Lane {
     }
 }
 
+/// True of what may be due to some tasks of a group, and not to the others.
+fn is_of_some(error: &Error) -> bool {
+    matches!(error, Error::BadValue { .. }) || error.is_of_a_lock()
+}
+
 impl PlainStore {
     async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<TaskState>, Error> {
-        let shared = &self.shared;
+        let shared = Arc::clone(&self.shared);
         let now = shared.now();
         clamp(tasks, now);
-        let sorter = Sorter::new(shared, now);
+        let sorter = Sorter::new(&shared, now);
+        let is_claimed = |task: &NewTask| sorter.place_of(task) == Place::Claimed;
+        match self.store_sorted(tasks, sorter, now).await {
+            Err(error) if may_do_without_claim(&error) && tasks.iter().any(is_claimed) => {
+                tracing::debug!(error = chain(&error), "not claimed as they are inserted");
+                self.store_sorted(tasks, sorter.without_claims(), now).await
+            }
+            stored => stored,
+        }
+    }
+
+    async fn store_sorted(&mut self, tasks: &[NewTask], sorter: Sorter<'_>, now: Timestamp) -> Result<Vec<TaskState>, Error> {
+        let shared = &self.shared;
         let mut group = Group::default();
         let mut claimed = Vec::new();
         let mut states = Vec::with_capacity(tasks.len());

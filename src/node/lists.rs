@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::metrics::Metrics;
 use super::service::{Counts, Figure, Trouble};
 use super::setback::trouble_of_look;
-use crate::domain::{Cursor, Page, Selection, TopicName};
+use crate::domain::{Cursor, List, Page, Selection, TopicName};
+use crate::postgres::Error;
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;
 use crate::postgres::listing::{LOOKED_MAX, Listing};
@@ -25,14 +26,18 @@ pub struct Lists {
 }
 
 impl Lists {
-    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await.map_err(|error| trouble_of_look(&error))?;
-        self.metrics.rows_looked_at.inc_by(page.looked);
-        Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let page = match list {
+            List::Tasks => self.pending(selection, from, limit).await,
+            List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
+        };
+        page.map_err(|error| trouble_of_look(&error))
     }
 
-    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        self.dead_letters.page(selection, from, limit).await.map_err(|error| trouble_of_look(&error))
+    async fn pending(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
+        self.metrics.rows_looked_at.inc_by(page.looked);
+        Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {

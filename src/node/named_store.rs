@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::placing::{Place, Sorter, clamp};
+use super::placing::{Place, Sorter, clamp, may_do_without_claim};
 use super::service::{Accepted, Refusal};
 use super::setback::refusal_of;
 use super::shared::Shared;
@@ -23,6 +23,7 @@ use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::names::Names;
 use crate::postgres::submit_named::{Group, NamedSubmits};
+use crate::shutdown::chain;
 
 /// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
 const ROUNDS_MAX: usize = 5;
@@ -93,10 +94,23 @@ impl NamedStore {
 
     /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is taken.
     async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
+        let shared = Arc::clone(&self.shared);
+        let sorter = Sorter::new(&shared, shared.now());
+        let placed = |sorter: Sorter<'_>| -> Vec<Place> { tasks.iter().map(|task| sorter.place_of(task)).collect() };
+        let places = placed(sorter);
+        let has_claims = places.contains(&Place::Claimed);
+        match self.insert_placed(tasks, places).await {
+            Err(error) if may_do_without_claim(&error) && has_claims => {
+                tracing::debug!(error = chain(&error), "not claimed as they are inserted");
+                self.insert_placed(tasks, placed(sorter.without_claims())).await
+            }
+            stored => stored,
+        }
+    }
+
+    async fn insert_placed(&mut self, tasks: &[&NewTask], places: Vec<Place>) -> Result<Vec<Option<TaskState>>, Error> {
         let shared = &self.shared;
         let now = shared.now();
-        let sorter = Sorter::new(shared, now);
-        let places: Vec<Place> = tasks.iter().map(|task| sorter.place_of(task)).collect();
         let batch = places.contains(&Place::Claimed).then(|| BatchId::new(now, rand::random(), rand::random()));
         if let Some(batch) = batch {
             shared.holdings.ask_for(batch);

@@ -4,6 +4,7 @@ use super::shared::Shared;
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
 pub use crate::engine::placing::Place;
+use crate::postgres::Error;
 
 /// What decides about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,11 @@ impl<'a> Sorter<'a> {
         }
     }
 
+    /// The same for what could not be claimed: nothing is.
+    pub fn without_claims(self) -> Self {
+        Self { may_claim: false, ..self }
+    }
+
     pub fn place_of(&self, task: &NewTask) -> Place {
         let is_open = || self.shared.holdings.topics().is_open(&task.record.topic);
         self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
@@ -32,6 +38,12 @@ impl<'a> Sorter<'a> {
     pub fn table_of(&self, task: &NewTask) -> Place {
         self.rule.table_of(task.id.due_at())
     }
+}
+
+/// True when a claim on insert took no effect, and may be what failed: a lock on the execlog, or a partition of it that is missing. Tables of tasks may well take
+/// what their execlog does not.
+pub fn may_do_without_claim(error: &Error) -> bool {
+    matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
 }
 
 /// What is overdue is due now: a leaf of the past may be retired already.

@@ -7,7 +7,7 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{Cursor, Page, Selection, TaskId, TaskName, TaskView, TopicName};
+use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, TopicName};
 
 pub use words::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
@@ -132,9 +132,9 @@ impl Service {
         ask!(self.cancel_named(topic, name), Trouble)
     }
 
-    /// Pending tasks in due order, at most `limit`; `from` is where the page before has ended.
-    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        ask!(self.list(selection, from, limit), Trouble)
+    /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is where the page before has ended.
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        ask!(self.list(list, selection, from, limit), Trouble)
     }
 
     /// How many tasks are pending, of one topic or of all.
@@ -145,11 +145,6 @@ impl Service {
     /// Withdraws all tasks that are meant, up to a bound.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         ask!(self.cancel_all(bulk), Trouble)
-    }
-
-    /// Dead letters in the order of their due times.
-    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        ask!(self.list_dead(selection, from, limit), Trouble)
     }
 
     /// Puts a dead letter back: its task is due now. `None` when there is none.

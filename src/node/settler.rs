@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::holdings::Held;
 use super::mailbox::Mailbox;
+use super::membership::Progress;
 use super::publisher::Reports;
 use super::shared::Shared;
 use crate::clock;
@@ -36,12 +37,24 @@ struct Waiting {
     is_in_doubt: bool,
 }
 
+/// What a settler is made of.
+#[derive(Debug)]
+pub struct Parts {
+    pub settles: Settles,
+    pub shared: Arc<Shared>,
+    pub reports: Arc<Reports>,
+    pub undone: Arc<Undone>,
+    pub progress: Progress,
+    pub stopping: CancellationToken,
+}
+
 #[derive(Debug)]
 pub struct Settler {
     settles: Settles,
     shared: Arc<Shared>,
     reports: Arc<Reports>,
     undone: Arc<Undone>,
+    progress: Progress,
     stopping: CancellationToken,
     /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
     batches_max: usize,
@@ -50,14 +63,9 @@ pub struct Settler {
 }
 
 impl Settler {
-    pub fn new(
-        settles: Settles,
-        shared: Arc<Shared>,
-        reports: Arc<Reports>,
-        undone: Arc<Undone>,
-        stopping: CancellationToken,
-    ) -> Self {
-        Self { settles, shared, reports, undone, stopping, batches_max: BATCHES_MAX, is_failing: false }
+    pub fn new(parts: Parts) -> Self {
+        let Parts { settles, shared, reports, undone, progress, stopping } = parts;
+        Self { settles, shared, reports, undone, progress, stopping, batches_max: BATCHES_MAX, is_failing: false }
     }
 
     /// Runs until the node stops. What is not settled then is adopted by others.
@@ -139,6 +147,7 @@ impl Settler {
         waiting.splice(..0, left);
         match outcome {
             Ok(()) => {
+                self.progress.settle_succeeded();
                 self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
                 self.shared.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 if count > settled.len() {
@@ -156,6 +165,7 @@ impl Settler {
     /// `count` batches were to be settled, and those that are not are the first of `waiting` again.
     fn failed(&mut self, error: &Error, count: usize, waiting: &mut [Waiting]) {
         self.shared.metrics.settle_failures.inc();
+        self.progress.settle_failed(error);
         if !error.is_away() {
             // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
             if let ([first, ..], 1) = (&mut *waiting, count) {

@@ -55,7 +55,7 @@ impl BacklogCounter {
                 let oldest: Option<Uuid> = row.try_get("oldest")?;
                 Ok(Backlog {
                     task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX)).unwrap_or(0),
-                    is_capped: near > COUNT_MAX || far > COUNT_MAX,
+                    is_exact: near <= COUNT_MAX && far <= COUNT_MAX,
                     oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),
                 })
             })

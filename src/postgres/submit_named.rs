@@ -3,15 +3,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::connection::{Connection, Purpose, Settings};
 use super::error::Error;
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 
-const PURPOSE: Purpose = Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[] };
+/// As for submits without a name.
+const PURPOSE: Purpose =
+    Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
 
 /// Named tasks that are stored by one statement. Each name is there once, and they are sorted by topic and name: groups then wait for each other's entries in
 /// the same order.
@@ -34,6 +36,12 @@ pub struct NamedSubmits {
 }
 
 /// A task row, and a task of the batch, exists exactly when its entry was inserted here: the batch holds the winners alone, in the order of the parameters.
+/// Where nothing is claimed, the execlog is not named: a lock on it holds up nobody who does not need it.
+fn store_text(has_batch: bool) -> String {
+    let claimed = if has_batch { CLAIMED } else { "" };
+    format!("{STORE}{claimed}{STORED}")
+}
+
 const STORE: &str = "-- submit named
 with input as materialized (
   select *
@@ -56,7 +64,8 @@ with input as materialized (
   select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
   from won join input i using (id)
   where i.is_far and not i.is_claimed
-), claimed as materialized (
+)";
+const CLAIMED: &str = ", claimed as materialized (
   select i.* from won join input i using (id) where i.is_claimed
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names)
@@ -69,7 +78,8 @@ with input as materialized (
     array_agg(headers order by position)
   from claimed
   having count(*) > 0
-)
+)";
+const STORED: &str = "
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, (select array_agg(id) from won) as ids";
 
 impl NamedSubmits {
@@ -92,7 +102,7 @@ impl NamedSubmits {
 
 async fn statement(connection: &mut PgConnection, group: &Group<'_>, node: Uuid, retention: f64) -> Result<PgRow, sqlx::Error> {
     let each = || group.tasks.iter();
-    sqlx::query(STORE)
+    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some())))
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
@@ -102,11 +112,11 @@ async fn statement(connection: &mut PgConnection, group: &Group<'_>, node: Uuid,
         .bind(each().map(|task| task.name.as_ref().map(|name| name.as_str())).collect::<Vec<_>>())
         .bind(group.is_far)
         .bind(group.is_claimed)
-        .bind(retention)
-        .bind(group.batch.map(BatchId::uuid))
-        .bind(node)
-        .fetch_one(connection)
-        .await
+        .bind(retention);
+    if let Some(batch) = group.batch {
+        query = query.bind(batch.uuid()).bind(node);
+    }
+    query.fetch_one(connection).await
 }
 
 fn read(row: &PgRow) -> Result<(HashSet<TaskId>, Timestamp), sqlx::Error> {

@@ -1,4 +1,4 @@
-//! A node whose claims fail does not go on owning shards that others could claim, and says so; a lock that stops everybody's claims is named.
+//! A node whose claims, or settles, fail does not go on owning shards that others could claim, and says so; a lock that stops everybody's claims is named.
 
 use std::time::Duration;
 
@@ -17,10 +17,61 @@ async fn run(cluster: &Cluster, statement: String) {
 
 /// What the node says of its claims when it is not ready for them.
 async fn lacks_claims(node: &Node) -> Option<String> {
+    lacks(node, "claims").await
+}
+
+async fn lacks(node: &Node, what: &str) -> Option<String> {
     let answer = node.api().get("/readyz").await;
     let missing = answer.json()["missing"].as_array().cloned().unwrap_or_default();
-    let claims = missing.iter().find(|one| one["what"] == "claims")?;
-    Some(claims["why"].as_str().unwrap().to_owned())
+    let whys: Vec<&str> = missing.iter().filter(|one| one["what"] == what).map(|one| one["why"].as_str().unwrap()).collect();
+    (!whys.is_empty()).then(|| whys.join("; "))
+}
+
+/// A node beside another one, each with some of the shards; the first is there as a role of its own, whose sessions can be limited.
+struct Limited {
+    role: String,
+    node: Node,
+    healthy: Node,
+}
+
+impl Limited {
+    async fn start(cluster: &Cluster) -> Self {
+        let role = format!("limited_{}", cluster.database.name);
+        run(cluster, format!("create role {role} login in role punctual")).await;
+        let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
+        assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
+        let healthy = cluster.node().await;
+        let stack = &cluster.stack;
+        let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+        let mut node = cluster.spawn_bare(&arguments);
+        node.wait_ready().await;
+        eventually("both have shards", DEADLINE, async || {
+            shards_of(&node, &healthy).await > 0 && shards_of(&healthy, &node).await > 0
+        })
+        .await;
+        Self { role, node, healthy }
+    }
+
+    /// It loses its sessions of this name, and gets no new ones.
+    async fn lose(&self, cluster: &Cluster, sessions: &str) {
+        let role = &self.role;
+        run(cluster, format!("alter role {role} connection limit 1")).await;
+        let end = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity
+             where usename = '{role}' and datname = current_database() and application_name = '{sessions}'"
+        );
+        run(cluster, end).await;
+    }
+
+    async fn may_have_sessions(&self, cluster: &Cluster) {
+        run(cluster, format!("alter role {} connection limit -1", self.role)).await;
+    }
+
+    async fn end(self, cluster: &Cluster) {
+        let role = self.role;
+        drop((self.healthy, self.node));
+        run(cluster, format!("drop owned by {role}; drop role {role}")).await;
+    }
 }
 
 async fn shards_of(node: &Node, seen_by: &Node) -> usize {
@@ -31,31 +82,14 @@ async fn shards_of(node: &Node, seen_by: &Node) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_until_it_does() {
     let cluster = Cluster::start("no-sessions").await;
-    let role = format!("limited_{}", cluster.database.name);
-    run(&cluster, format!("create role {role} login in role punctual")).await;
-    let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
-    assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
     let topic = cluster.topic("orders").await;
-    let healthy = cluster.node().await;
-    let stack = &cluster.stack;
-    let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
-    let mut limited = cluster.spawn_bare(&arguments);
-    limited.wait_ready().await;
-    eventually("both have shards", DEADLINE, async || {
-        shards_of(&limited, &healthy).await > 0 && shards_of(&healthy, &limited).await > 0
-    })
-    .await;
-
-    run(&cluster, format!("alter role {role} connection limit 1")).await;
-    let end = format!(
-        "select pg_terminate_backend(pid) from pg_stat_activity
-         where usename = '{role}' and datname = current_database() and application_name = 'punctual claim'"
-    );
-    run(&cluster, end).await;
-    eventually("the node says that its claims fail", DEADLINE, async || lacks_claims(&limited).await.is_some()).await;
-    let why = lacks_claims(&limited).await.unwrap_or_default();
+    let limited = Limited::start(&cluster).await;
+    let (node, healthy) = (&limited.node, &limited.healthy);
+    limited.lose(&cluster, "punctual claim").await;
+    eventually("the node says that its claims fail", DEADLINE, async || lacks_claims(node).await.is_some()).await;
+    let why = lacks_claims(node).await.unwrap_or_default();
     assert!(why.contains("too many connections"), "{why}");
-    eventually("the other one has all shards", DEADLINE, async || shards_of(&limited, &healthy).await == 0).await;
+    eventually("the other one has all shards", DEADLINE, async || shards_of(node, healthy).await == 0).await;
     let ledger = Ledger::default();
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<_> = (0..100)
@@ -68,13 +102,47 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     // What nobody's claims take is left to the sweeps: 10 s and more.
     assert!(findings.lateness_at(1.0) < 10_000, "{} ms late", findings.lateness_at(1.0));
 
-    run(&cluster, format!("alter role {role} connection limit -1")).await;
+    limited.may_have_sessions(&cluster).await;
     eventually("the node claims again", DEADLINE, async || {
-        lacks_claims(&limited).await.is_none() && shards_of(&limited, &healthy).await > 0
+        lacks_claims(node).await.is_none() && shards_of(node, healthy).await > 0
     })
     .await;
-    drop((healthy, limited));
-    run(&cluster, format!("drop owned by {role}; drop role {role}")).await;
+    limited.end(&cluster).await;
+}
+
+/// What it publishes and cannot settle would stay with it until it is full, and be published again should it die.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_until_it_does() {
+    let cluster = Cluster::start("no-settles").await;
+    let topic = cluster.topic("orders").await;
+    let limited = Limited::start(&cluster).await;
+    let (node, healthy) = (&limited.node, &limited.healthy);
+    let (ledger, consumer) = (Ledger::default(), cluster.consumer(&topic));
+    let submit = async |count: usize| {
+        let task = |number| json!({ "topic": topic, "delay": 0, "payload_text": format!("task {number}") });
+        let tasks: Vec<_> = (0..count).map(task).collect();
+        ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
+    };
+    // All sessions that it takes are there then, but the one that is lost.
+    submit(10).await;
+    cluster.wait_final(10, DEADLINE).await;
+    limited.lose(&cluster, "punctual settle").await;
+    // Claimed as they are inserted, by the node that cannot settle them.
+    submit(90).await;
+    eventually("the node says that its settles fail", DEADLINE, async || {
+        lacks(node, "batches").await.is_some_and(|why| why.contains("settled") && why.contains("too many connections"))
+    })
+    .await;
+    eventually("the other one has all shards", DEADLINE, async || shards_of(node, healthy).await == 0).await;
+    limited.may_have_sessions(&cluster).await;
+    eventually("the node claims again", DEADLINE, async || {
+        lacks(node, "batches").await.is_none() && shards_of(node, healthy).await > 0
+    })
+    .await;
+    submit(10).await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!((findings.published_count, findings.duplicates.len()), (110, 0));
+    limited.end(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

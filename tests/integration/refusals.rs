@@ -101,7 +101,7 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     node.api().submit_all(&tasks).await;
     let is_parked = async |is_gone: bool| {
         let parked = node.api().cluster().await["parked_topics"].clone();
-        parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["is_gone"] == is_gone)
+        parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["gone"] == is_gone)
     };
     eventually("it is named as parked", RETURN_DEADLINE, async || is_parked(false).await).await;
     eventually("it is counted as parked", RETURN_DEADLINE, async || node.api().metric("punctual_parked_topics").await == 1.0)
@@ -109,6 +109,25 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
         .await;
     assert!(is_parked(true).await, "it is named as gone");
+}
+
+/// What a node has cached counts for minutes, but refuses nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_topic_takes_by_now_is_not_refused_by_what_it_took_before() {
+    let cluster = Cluster::start("raised").await;
+    let topic = cluster.topic_with("raised", &[("max.message.bytes", "1000"), ("cleanup.policy", "compact")]).await;
+    let node = cluster.node().await;
+    let submit = async |task: &Value| node.api().post("/v1/tasks", task.to_string()).await;
+    let large = json!({ "topic": topic, "delay": "1h", "key": "k", "payload_text": "x".repeat(2000) });
+    let keyless = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
+    let refused = submit(&large).await;
+    assert!(refused.status == 422 && refused.text.contains("record-too-large"), "{}", refused.text);
+    let refused = submit(&keyless).await;
+    assert!(refused.status == 422 && refused.text.contains("key-required"), "{}", refused.text);
+    cluster.alter_topic(&topic, &[("max.message.bytes", "1000000"), ("cleanup.policy", "delete")]).await;
+    for task in [large, keyless] {
+        eventually("it is taken", Duration::from_secs(20), async || submit(&task).await.status == 201).await;
+    }
 }
 
 fn of_other_first(other: &crate::support::Consumer, gone: &crate::support::Consumer) -> Vec<crate::support::Record> {

@@ -76,3 +76,63 @@ async fn cancels_beside_a_locked_row_take_effect() {
     holder.close().await.unwrap();
     assert_eq!(node.api().cancel(accepted[100].id).await.verdict(), "cancelled");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn submits_beside_a_locked_name_are_stored() {
+    let cluster = Cluster::start("locked-name").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = |number: usize| json!({ "topic": topic, "name": format!("n{number}"), "delay": "1h", "payload": number });
+    node.api().submit(&task(100)).await;
+    // Whoever deletes it may put it back: nobody can know whether the name is free.
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin; delete from task_name where name = 'n100'").execute(&mut holder).await.unwrap();
+    let body = json!({ "tasks": (0..200).map(task).collect::<Vec<_>>() }).to_string();
+    let answer = node.api().post("/v1/tasks/batch", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let results = answer.json()["results"].as_array().cloned().unwrap();
+    assert_eq!(results[100]["status"], 503, "its name is locked");
+    assert!(results[..100].iter().all(|result| result["status"] == 201), "the half beside it is stored: {}", answer.text);
+    // As for cancels: on a busy machine the others may be told to come again, and the lock does not keep them.
+    for number in (0..200).filter(|number| *number != 100) {
+        let status = results[number]["status"].as_u64().unwrap();
+        assert!([201, 503].contains(&status), "{number}: {status}");
+        if status == 503 {
+            eventually("a submit beside the lock is stored", DEADLINE, async || {
+                [200, 201].contains(&node.api().post("/v1/tasks", task(number).to_string()).await.status)
+            })
+            .await;
+        }
+    }
+    holder.close().await.unwrap();
+    assert_eq!(node.api().post("/v1/tasks", task(100).to_string()).await.status, 200);
+    assert_eq!(cluster.count("select count(*) from task").await, 200);
+}
+
+/// What cannot be claimed as it is inserted goes to `task`, with all that came beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn submits_beside_a_lock_on_the_execlog_are_stored() {
+    let cluster = Cluster::start("locked-execlog").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    node.api().learn(&topic).await;
+    let known = cluster.count("select count(*) from task").await;
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin; lock table execlog_batch in share mode").execute(&mut holder).await.unwrap();
+    let task = |number: usize| {
+        let mut task = json!({ "topic": topic, "delay": if number % 10 == 0 { "0s" } else { "1h" }, "payload": number });
+        if number >= 50 {
+            task["name"] = json!(format!("n{number}"));
+        }
+        task
+    };
+    let body = json!({ "tasks": (0..100).map(task).collect::<Vec<_>>() }).to_string();
+    let answer = node.api().post("/v1/tasks/batch", body).await;
+    let statuses: Vec<u64> =
+        answer.json()["results"].as_array().unwrap().iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [201; 100]);
+    assert_eq!(cluster.count("select count(*) from task").await, known + 100);
+    holder.close().await.unwrap();
+    consumer.wait_count(10, DEADLINE).await;
+}

@@ -581,7 +581,7 @@ async fn the_backlog_is_what_is_due_and_unclaimed() {
         database.insert("task", task(due_at), b"x").await;
     }
     let overdue = counter.count(leaf.start, now).await.unwrap();
-    assert_eq!((overdue.task_count, overdue.is_capped, overdue.oldest_due_at), (2, false, Some(leaf.start)));
+    assert_eq!((overdue.task_count, overdue.is_exact, overdue.oldest_due_at), (2, true, Some(leaf.start)));
     database.insert("task_far", task(now.minus(seconds(86_400))), b"x").await;
     assert_eq!(counter.count(leaf.start, now).await.unwrap().task_count, 3);
     assert_eq!(ids::floor_of(leaf.start), IdRange::of_times(leaf.start, now).from);

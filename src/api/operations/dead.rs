@@ -13,7 +13,7 @@ pub const LIST: Operation = Operation {
     description: "In the order of their due time, with the reason of each. Headers and payload are not listed; a look-up of the task shows them.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "DeadPage", "A page; a cursor of null is the end.")],
+    answers: &[Answer::json(StatusCode::OK, "Page", "A page; a cursor of null is the end.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
     sample: Sample { before: "", path: "/v1/dead?topic=demo&limit=10" },
 };
@@ -29,7 +29,7 @@ pub const REDRIVE: Operation = Operation {
     description: "The task is due at once, with its next attempt, under the same id. It can no longer be cancelled: an earlier attempt may be in the topic.",
     parameters: &[ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "OneTask", "The task that was put back.")],
+    answers: &[Answer::json(StatusCode::OK, "Task", "The task that was put back.")],
     problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
@@ -61,7 +61,7 @@ pub const DROP: Operation = Operation {
     description: "For good: it cannot be put back any more, and why it died is gone. The task can still be looked up, with what it carried until that is forgotten.",
     parameters: &[ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "OneTask", "The dead letter that was dropped.")],
+    answers: &[Answer::json(StatusCode::OK, "Task", "The dead letter that was dropped.")],
     problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };

@@ -15,7 +15,7 @@ pub const TASKS: Operation = Operation {
                   listed exactly once, whatever is submitted meanwhile. Headers and payload are not listed.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "TaskPage", "A page.")],
+    answers: &[Answer::json(StatusCode::OK, "Page", "A page.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
     sample: Sample { before: "", path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10" },
 };

@@ -16,7 +16,7 @@ pub const REPLACE: Operation = Operation {
     summary: "Create or replace the task of a name",
     description: "The way to move a task to another time, or to change its payload. In one transaction the old task is withdrawn for good (it ends as \
                   `cancelled`) and the new one, with an id of its own, is there. When the old one is on its way already, nothing is changed (409). When it is \
-                  final, or the name is unknown, a new task is created (201). Repeating it is safe.",
+                  final, or the name is unknown, a new task is created (201). Repeating it is safe until the task is due.",
     parameters: &[TOPIC, NAME],
     body: Some(RequestBody {
         schema: "NewNamedTask",

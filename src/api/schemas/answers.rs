@@ -14,9 +14,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchResult", batch_result()),
         ("Cancelled", cancelled()),
         ("CancelledMany", many("cancelled", "Many tasks that were cancelled.")),
-        ("TaskPage", task_page()),
-        ("DeadPage", dead_page()),
-        ("OneTask", one_task()),
+        ("Page", page()),
         ("Redriven", many("redriven", "Many dead letters that were put back.")),
         ("Dropped", many("dropped", "Many dead letters that were dropped.")),
         ("Counts", counts()),
@@ -115,32 +113,20 @@ fn boolean(description: &str) -> Value {
 fn many(done: &str, description: &str) -> Value {
     let properties = json!({
         done: count("How many, exactly; with `dry_run` how many there are."),
-        "more": boolean("There may be more: repeat the request, with the `cursor` if there is one."),
+        "more": boolean("There may be more: repeat the request, with the `cursor`."),
         "dry_run": boolean("Nothing was done."),
-        "searched_to": described("Moment", "Where there is more: what is due before was looked at, all of it."),
-        "cursor": described("Cursor", "Where there is more: the next request goes on there. Without it, it begins anew."),
+        "searched_to": nullable("Moment", "Where there is more: what is due before was looked at, all of it."),
+        "cursor": nullable("Cursor", "Where the next request goes on, where there is more. Null: it begins anew."),
     });
-    object(description, &[done, "more", "dry_run"], &properties)
+    object(description, &[done, "more", "dry_run", "searched_to", "cursor"], &properties)
 }
 
-fn one_task() -> Value {
-    object("One task.", &["task"], &json!({ "task": reference("Task") }))
-}
-
-fn page_of(member: &str, description: &str) -> Value {
+fn page() -> Value {
     let properties = json!({
-        member: { "type": "array", "items": reference("Task"), "description": "In the order of their due times." },
+        "tasks": { "type": "array", "items": reference("Task"), "description": "In the order of their due times." },
         "cursor": nullable("Cursor", "Asks for the next page; null at the end of the list."),
     });
-    object(description, &[member, "cursor"], &properties)
-}
-
-fn task_page() -> Value {
-    page_of("tasks", "A page of tasks that wait.")
-}
-
-fn dead_page() -> Value {
-    page_of("dead", "A page of dead letters.")
+    object("A page of tasks that wait, or of dead letters.", &["tasks", "cursor"], &properties)
 }
 
 fn counts() -> Value {
@@ -181,6 +167,7 @@ fn cluster() -> Value {
         "shard_count": count("Shards of the cluster."),
         "window_ms": count("How far ahead of their due time tasks are claimed, in ms."),
         "horizon_ms": count("What is due later waits in a table of its own, in ms."),
+        "leaf_ms": count("Width of a partition of the tasks that wait, in ms."),
         "nodes": { "type": "array", "items": reference("Node"), "description": "All nodes that are known." },
         "backlog": nullable("Backlog", "Tasks that are overdue, by the due time of their next attempt; null before they were counted."),
         "parked_topics": {
@@ -192,7 +179,7 @@ fn cluster() -> Value {
     });
     object(
         "The cluster as the node that answers sees it.",
-        &["node", "now", "shard_count", "window_ms", "horizon_ms", "nodes", "backlog", "parked_topics", "missing"],
+        &["node", "now", "shard_count", "window_ms", "horizon_ms", "leaf_ms", "nodes", "backlog", "parked_topics", "missing"],
         &properties,
     )
 }
@@ -223,23 +210,23 @@ fn node() -> Value {
 fn parked_topic() -> Value {
     let properties = json!({
         "topic": reference("TopicName"),
-        "is_gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
+        "gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
         "parked_ms": count("For how long it has taken none, in ms; probes do not end it."),
         "reason": {
             "type": ["string", "null"],
             "description": "Why the last record that failed did, in the words of Kafka or its client; null while records only wait.",
         },
     });
-    object("A topic that takes no records.", &["topic", "is_gone", "parked_ms", "reason"], &properties)
+    object("A topic that takes no records.", &["topic", "gone", "parked_ms", "reason"], &properties)
 }
 
 fn backlog() -> Value {
     let properties = json!({
-        "task_count": { "type": "integer", "minimum": 0, "description": "How many." },
-        "is_capped": { "type": "boolean", "description": "True when there are more: counting stops at a bound." },
+        "count": count("How many."),
+        "exact": boolean("False when there are more: counting stops at a bound."),
         "oldest_due_at": { "oneOf": [reference("Moment"), { "type": "null" }], "description": "The due time of the oldest." },
     });
-    object("Tasks that are overdue and unclaimed.", &["task_count", "is_capped", "oldest_due_at"], &properties)
+    object("Tasks that are overdue and unclaimed.", &["count", "exact", "oldest_due_at"], &properties)
 }
 
 fn health() -> Value {

@@ -227,6 +227,23 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
     assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(), Some("1"));
 }
 
+/// 15 bytes of a body become a task, and what is kept of it until it is answered.
+#[tokio::test]
+async fn the_tasks_of_a_batch_count_against_the_memory_for_more_than_their_bytes() {
+    let batch = |count: usize| format!(r#"{{"tasks":[{}]}}"#, vec![SLOW_TASK; count].join(","));
+    let bytes = batch(100).len();
+    let (api, _) = api_of(Settings { body_bytes_max: 4 * bytes, body_memory_max: 4 * bytes, ..Settings::default() });
+    let mut slow = Box::pin(api.ask(post("/v1/tasks/batch", batch(100))));
+    assert!(poll!(&mut slow).is_pending());
+    assert_eq!(type_of(api.ask(post("/v1/tasks/batch", batch(100))).await).await, "503 busy");
+    drop(slow);
+    // More than there is at all is not asked for.
+    let mut larger = Box::pin(api.ask(post("/v1/tasks/batch", batch(200))));
+    assert!(poll!(&mut larger).is_pending());
+    drop(larger);
+    assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
+}
+
 #[tokio::test]
 async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_status() {
     let api = api();

@@ -140,6 +140,35 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
     wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
 }
 
+/// Windows that are open as wide as can be say nothing of whether anybody reads.
+#[tokio::test]
+async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_are() {
+    const ASKED: u32 = 60;
+    let (address, _tasks, api) = served(Settings::default()).await;
+    let payload = "x".repeat(300 << 10);
+    let created = submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
+    let path = format!("/v1/tasks/{}", created["id"].as_str().unwrap());
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE, and a WINDOW_UPDATE of the connection.
+    bytes.extend(frame(4, 0, 0, &[&[0, 4], i32::MAX.to_be_bytes().as_slice()].concat()));
+    bytes.extend(frame(8, 0, 0, &(i32::MAX - 65_535).to_be_bytes()));
+    for number in 0..ASKED {
+        let header = [b"\x82\x86\x04", [u8::try_from(path.len()).unwrap()].as_slice(), path.as_bytes(), b"\x01\x01a"].concat();
+        bytes.extend(frame(1, 5, 2 * number + 1, &header));
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    wait_metric(&api, r#"punctual_api_requests_total{route="/v1/tasks/{id}",method="GET",status="200"}"#, "60").await;
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    // Some are in the buffers of the sockets, a few megabytes.
+    let in_flight: u32 = metric(&api, "punctual_api_requests_in_flight").await.unwrap().parse().unwrap();
+    assert!(in_flight > ASKED / 2, "{in_flight}");
+    drop(stream);
+    wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
+}
+
 #[tokio::test]
 async fn a_header_over_the_bound_is_answered_431() {
     let (address, tasks, api) = served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;

@@ -11,7 +11,7 @@ use crate::client::args::{self, Range};
 use crate::client::bulk::Bulk;
 use crate::client::caller::{Asked, Caller, Repeating};
 use crate::client::pages::Answered;
-use crate::client::{end, finish, submit_one};
+use crate::client::{end, finish, print, submit_one};
 
 const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done"}"#;
 const UNKNOWN: &str = r#"{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}"#;
@@ -61,6 +61,33 @@ async fn without_a_name_a_proxys_503_is_not_repeated() {
     let Asked { answer, is_in_doubt } =
         server.caller().ask_for(&call_of(&server.caller()), Duration::from_secs(20), Repeating::IsSafe).await.unwrap();
     assert_eq!((answer.status, is_in_doubt), (200, true));
+}
+
+/// Its task may have been published since: then the same call schedules another one.
+#[tokio::test]
+async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
+    for (first, asked_count) in [((502, ""), 1), ((503, UNKNOWN), 1), ((503, BUSY), 2)] {
+        let server = Scripted::start([first, (201, "{}")]).await;
+        let args = submit_args("t --name n --replace --delay 5 --payload 1 --retry-for 1m").unwrap();
+        submit_one(&args::Submit { node: server.node.clone(), ..args }).await.unwrap();
+        assert_eq!(server.asked().len(), asked_count, "{first:?}");
+    }
+}
+
+#[test]
+fn what_is_no_nodes_answer_is_none_also_as_json() {
+    for text in ["<html>", "{}", r#"{"ok":true}"#, r#"{"id":"x"}"#] {
+        let answer = || Answer { status: 200, retry_after: None, text: text.to_owned() };
+        for is_json in [false, true] {
+            assert_eq!(
+                end(Ok(answer()), is_json, Deed::Submit { is_named: true }, print::submitted),
+                Exit::Unknown.into(),
+                "{text}"
+            );
+            assert_eq!(end(Ok(answer()), is_json, Deed::Cancel, print::cancelled), Exit::Unknown.into(), "{text}");
+            assert_eq!(end(Ok(answer()), is_json, Deed::TakeAway, print::dropped), Exit::Unknown.into(), "{text}");
+        }
+    }
 }
 
 fn call_of(caller: &Caller) -> crate::client::caller::Call {
@@ -148,6 +175,7 @@ fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
     for (deed, advice) in [
         (Deed::Submit { is_named: true }, "the same name makes no second task"),
         (Deed::Submit { is_named: false }, "may publish it twice"),
+        (Deed::Replace, "look with `punctual show"),
         (Deed::Cancel, "it is safe"),
         (Deed::TakeAway, "it is safe"),
         (Deed::Bulk, "it is safe"),
@@ -162,7 +190,7 @@ fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
 #[test]
 fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
     let full = io::Error::from(io::ErrorKind::StorageFull);
-    for deed in [Deed::Submit { is_named: false }, Deed::Cancel, Deed::TakeAway, Deed::Bulk] {
+    for deed in [Deed::Submit { is_named: false }, Deed::Replace, Deed::Cancel, Deed::TakeAway, Deed::Bulk] {
         let ending = deed.unwritten(&full);
         assert!(ending.exit == Exit::Unknown && ending.text.starts_with("it was done; "), "{deed:?}: {}", ending.text);
     }

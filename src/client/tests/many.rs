@@ -65,7 +65,7 @@ async fn a_list_ends_at_its_limit_and_says_where_it_goes_on() {
 
 #[tokio::test]
 async fn a_list_that_does_not_move_is_given_up() {
-    let server = Scripted::start([(200, r#"{"dead":[],"cursor":"c"}"#)]).await;
+    let server = Scripted::start([(200, r#"{"tasks":[],"cursor":"c"}"#)]).await;
     let (_, listed) = walk(&server, &part(3)).await;
     assert!(matches!(listed, Err(Answered::Ending(Ending { exit: Exit::Unknown, .. }))), "{listed:?}");
     let refused = Scripted::start([(400, r#"{"type":"urn:punctual:problem:invalid-value","detail":"no such cursor"}"#)]).await;

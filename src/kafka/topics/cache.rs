@@ -11,7 +11,7 @@ use crate::domain::{Monotonic, TopicName};
 const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Beyond this, an answer counts only while Kafka is away.
 const STALE_FOR: Duration = Duration::from_secs(600);
-/// That there is no such topic: short, for it may be created the next moment.
+/// That there is no such topic: short, for it may be created the next moment. And so is what a record is refused for.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// After a question that Kafka did not answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -60,6 +60,11 @@ impl Cache {
             Err(error) if age < UNKNOWN_FOR => Some(Found::Fresh(Err(error.clone()))),
             Err(_) => None,
         }
+    }
+
+    /// True of an answer that is no older than what would refuse a record may be.
+    pub(super) fn is_recent(&self, topic: &TopicName, now: Monotonic) -> bool {
+        self.entries.get(topic).is_some_and(|entry| now.since(entry.learnt_at) < UNKNOWN_FOR)
     }
 
     /// Keeps an answer of Kafka's. One that says nothing of the topic leaves what is known.
@@ -117,6 +122,8 @@ mod tests {
         assert_eq!(cache.find(&topic(0), at(59_999)), Some(Found::Fresh(Ok(FACTS))));
         assert_eq!(cache.find(&topic(0), at(60_000)), Some(Found::Stale { facts: FACTS, is_due: true }));
         assert_eq!(cache.find(&topic(0), at(600_000)), Some(Found::Old(FACTS)));
+        assert_eq!([999, 1_000].map(|millis| cache.is_recent(&topic(0), at(millis))), [true, false]);
+        assert!(!cache.is_recent(&topic(1), at(0)));
     }
 
     #[test]

@@ -25,6 +25,11 @@ impl Known {
         self.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())
     }
 
+    /// True of what was learnt a moment ago.
+    pub(super) fn is_recent(&self, topic: &TopicName) -> bool {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).is_recent(topic, clock::monotonic())
+    }
+
     /// Keeps what Kafka said, or that it said nothing, and tells who waits.
     pub(super) fn settle(&self, topic: &TopicName, answer: Answer, sender: &watch::Sender<Option<Answer>>) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::domain::{Monotonic, NodeId, Seldom};
 use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
-use crate::engine::liveness::streak::Blame;
+use crate::engine::liveness::streak::{Blame, Failing};
 use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::node::service::{Lack, Missing};
@@ -176,10 +176,10 @@ impl Keeper {
         self.is_wedged
     }
 
-    /// False before the claim loops turn, and while claims, or looking after batches, fail here and may succeed elsewhere.
+    /// False before the claim loops turn, and while claims, settles, or looking after batches, fail here and may succeed elsewhere.
     fn may_claim(&self) -> bool {
         let (progress, now) = (&self.parts.progress, clock::monotonic());
-        let failing = [progress.failing(now), progress.failing_adopter(now)];
+        let failing = [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
         progress.has_begun() && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
     }
 
@@ -361,9 +361,12 @@ impl Keeper {
         // Without Postgres claims fail as well, and that is said already.
         if self.failures == 0 {
             missing.extend(self.failing_claims(now));
-            missing.extend(self.parts.progress.failing_adopter(now).map(|failing| Missing {
-                what: Lack::Batches,
-                why: format!("they could not be looked after for {} s: {}", now.since(failing.since).as_secs(), failing.why),
+            let progress = &self.parts.progress;
+            let of_batches = [("looked after", progress.failing_adopter(now)), ("settled", progress.failing_settles(now))];
+            missing.extend(of_batches.into_iter().filter_map(|(deed, failing)| {
+                let Failing { since, why, .. } = failing?;
+                let why = format!("they could not be {deed} for {} s: {why}", now.since(since).as_secs());
+                Some(Missing { what: Lack::Batches, why })
             }));
         }
         if let Some((_, view)) = &self.parts.etcd

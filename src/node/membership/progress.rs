@@ -1,5 +1,6 @@
-//! Whether the claim loops turn, whether their claims succeed, and whether the adopter can look after the node's batches: a node that is wedged must not go on
-//! saying that it lives, and one that cannot claim must not go on owning shards that others could claim.
+//! Whether the claim loops turn, whether their claims succeed, and whether the node can look after its batches and settle them: a node that is wedged must not go
+//! on saying that it lives, and one that cannot claim must not go on owning shards that others could claim. Nor one that cannot settle: what it publishes stays
+//! with it, until it is full, and is published again should it die.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ const ENDED: u64 = u64::MAX;
 pub struct Progress {
     loops: Arc<[Loop]>,
     adopter: Arc<Mutex<Adopter>>,
+    settles: Arc<Mutex<Streak>>,
 }
 
 /// What is wedged.
@@ -50,7 +52,7 @@ struct Loop {
 impl Progress {
     pub fn new(loop_count: usize) -> Self {
         let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_BEGUN), streak: Mutex::default() };
-        Self { loops: (0..loop_count).map(one).collect(), adopter: Arc::default() }
+        Self { loops: (0..loop_count).map(one).collect(), adopter: Arc::default(), settles: Arc::default() }
     }
 
     /// The loop has made a turn. It counts from its first one on, and must make one each few seconds, with nothing to do as well.
@@ -100,6 +102,27 @@ impl Progress {
         self.adopter().streak.failing(now).cloned()
     }
 
+    /// Batches were settled.
+    pub fn settle_succeeded(&self) {
+        *self.settles() = Streak::default();
+    }
+
+    /// They could not be. What fails for the values in it says nothing of this node: no other one could settle it.
+    pub fn settle_failed(&self, error: &Error) {
+        if !error.is_of_the_data() {
+            self.settles().failed(chain(error), blame_of(error), clock::monotonic());
+        }
+    }
+
+    /// Why settles have failed for long, if they have.
+    pub fn failing_settles(&self, now: Monotonic) -> Option<Failing> {
+        self.settles().failing(now).cloned()
+    }
+
+    fn settles(&self) -> MutexGuard<'_, Streak> {
+        self.settles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn adopter(&self) -> MutexGuard<'_, Adopter> {
         self.adopter.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,6 +136,7 @@ impl Progress {
     pub fn forgive(&self, since: Monotonic) {
         self.streaks().for_each(|mut streak| streak.forgive(since));
         self.adopter().streak.forgive(since);
+        self.settles().forgive(since);
     }
 
     /// The claims that fail for long: of the loops with such claims, the one that may be alone with it, and then the one with the oldest failure.

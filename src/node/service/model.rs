@@ -22,8 +22,8 @@ use super::{
     Trouble, Verdict,
 };
 use crate::domain::{
-    Cursor, Kept, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
-    TopicName,
+    Cursor, Kept, List, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView,
+    Timestamp, TopicName,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -169,21 +169,17 @@ impl Model {
         Ok(tasks)
     }
 
-    fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize, state: TaskState) -> Result<Page, Trouble> {
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let state = match list {
+            List::Tasks => TaskState::Scheduled,
+            List::DeadLetters => TaskState::Dead,
+        };
         let mut tasks = self.selected(selection, state)?;
         tasks.retain(|task| from.is_none_or(|from| task.id.uuid() > from.after));
         let has_more = tasks.len() > limit;
         tasks.truncate(limit);
         let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
         Ok(Page { tasks, next })
-    }
-
-    pub async fn list(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        self.page(selection, from, limit, TaskState::Scheduled)
-    }
-
-    pub async fn list_dead(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        self.page(selection, from, limit, TaskState::Dead)
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
@@ -268,6 +264,7 @@ impl Model {
             shard_count: 4,
             window: Duration::from_millis(200),
             horizon: Duration::from_secs(3 * 86_400),
+            leaf: Duration::from_secs(900),
             nodes: vec![node],
             backlog: None,
             parked_topics: vec![ParkedTopic {

@@ -169,6 +169,7 @@ pub struct ClusterView {
     pub shard_count: u16,
     pub window: Duration,
     pub horizon: Duration,
+    pub leaf: Duration,
     pub nodes: Vec<NodeView>,
     /// Tasks that are overdue and unclaimed, over all shards; counted up to a bound.
     pub backlog: Option<Backlog>,
