@@ -4,6 +4,7 @@ mod assembly;
 mod bounds;
 mod etcd_settings;
 mod kafka_settings;
+mod open_files;
 mod readiness;
 mod startup;
 
@@ -11,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, Api};
@@ -66,9 +67,9 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     bounds::register(&mut registry, &settings.bounds);
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
+    open_files::make_room(settings.bounds.connections_max);
+    let listener =
+        listen(settings.listen).map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
     let address = listener.local_addr()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
@@ -97,6 +98,17 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
         Some(failure) => Err(failure.into()),
         None => Ok(()),
     }
+}
+
+/// Connections that may wait to be accepted, as far as the kernel lets them: whoever does not get in waits a second until it tries again, and after a restart all
+/// callers come at once.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// What to look at when the address cannot be listened on.
@@ -158,9 +170,10 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
 /// A supervisor may send the same wish twice, to the process and to its group.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM or SIGINT drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
+/// The first SIGTERM, SIGINT or SIGHUP (the terminal is closed) drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
 fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let tasks = tasks.clone();
     tasks.clone().spawn("signals", async move {
         let mut told_at = None;
@@ -168,6 +181,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
                 () = tasks.stopping.cancelled() => return Ok(()),
             }
             let now = clock::monotonic();

@@ -1,7 +1,7 @@
 //! What is seen from outside: logs, and the metrics of every component.
 //!
 //! Each component has its own `Metrics` and registers it; here is what they share. Names are `punctual_<thing>_<unit>`: the unit is appended by
-//! `register_with_unit`, and `_total` to counters.
+//! `register_with_unit`, unless it stands in the middle of the name or is in it already, and `_total` to counters.
 
 mod buckets;
 mod counted;

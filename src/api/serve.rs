@@ -20,15 +20,19 @@ use super::line::Callers;
 use super::problem::Problem;
 use super::request_id::{REQUEST_ID, RequestId};
 use crate::clock;
+use crate::domain::Seldom;
 use crate::shutdown::{Failure, Tasks};
 
 /// When accepting fails for want of file descriptors: they come back when a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// It fails as often as it is tried then: said once in so long.
+const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of `tasks`.
 pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
     let connections = Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let callers = Callers::default();
+    let mut said = Seldom::new(SAY_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -37,7 +41,7 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                pause_after(&error).await;
+                pause_after(&error, &mut said).await;
                 continue;
             }
         };
@@ -62,11 +66,13 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
     }
 }
 
-async fn pause_after(error: &io::Error) {
+async fn pause_after(error: &io::Error, said: &mut Seldom) {
     let is_of_one_connection =
         matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted);
     if !is_of_one_connection {
-        tracing::warn!(%error, "accept a connection; is the limit on open files too low?");
+        if said.lets_through(clock::monotonic()) {
+            tracing::warn!(%error, "accept a connection; is the limit on open files too low? (Others within a minute are not said)");
+        }
         clock::sleep(ACCEPT_PAUSE).await;
     }
 }

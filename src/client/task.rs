@@ -52,7 +52,7 @@ impl Task {
         let mut line = |name: &str, value: Option<&str>| {
             if let Some(value) = value {
                 // Writing to a string cannot fail.
-                writeln!(lines, "{name:<12}{}", printable(value)).ok();
+                writeln!(lines, "{name:<12}{}", printable(value).replace('\n', CONTINUED)).ok();
             }
         };
         line("id", Some(&self.id));
@@ -81,12 +81,16 @@ impl Task {
     }
 }
 
-/// What comes from a payload or a key could steer a terminal.
+/// A value of several lines goes on under itself: none of its lines can be taken for another member.
+const CONTINUED: &str = "\n            ";
+
+/// What comes from a payload or a key could steer a terminal, or have it show the text in another order.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    let is_steering = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(is_steering) {
         return Cow::Borrowed(text);
     }
-    let is_harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let is_harmless = |c: char| !is_steering(c) || matches!(c, '\n' | '\t');
     text.chars()
         .fold(String::with_capacity(text.len()), |mut safe, c| {
             if is_harmless(c) {

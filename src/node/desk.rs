@@ -147,7 +147,16 @@ impl Desk {
     }
 
     async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
-        self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))
+        let facts = self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))?;
+        self.shared.found(topic);
+        Ok(facts)
+    }
+
+    /// Before dead letters are put back: their topic may be there again, and be given up on all the same.
+    async fn look_for(&self, topic: &TopicName) {
+        if let Err(refusal) = self.facts(topic).await {
+            tracing::debug!(%topic, ?refusal, "dead letters are put back for it");
+        }
     }
 
     /// What a draft does not fit is asked about anew: nobody is refused for good by a limit that was raised since.
@@ -266,6 +275,7 @@ impl Desk {
 
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         self.takes_changes()?;
+        self.look_for(&bulk.topic).await;
         let done = Box::pin(self.bulks.change_all_dead(Change::Redrive, bulk)).await;
         tell_of_bulk("put back", bulk, &done);
         done
@@ -280,6 +290,9 @@ impl Desk {
 
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
         self.takes_changes()?;
+        if let Some(task) = self.look_up(id).await? {
+            self.look_for(&task.topic).await;
+        }
         let task = Box::pin(self.bulks.redrive(id)).await?;
         if task.is_some() {
             tracing::info!(%id, "a dead letter was put back");

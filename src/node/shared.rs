@@ -12,7 +12,8 @@ use super::metrics::Metrics;
 use super::upkeep::Leaves;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, TaskId, Timestamp};
+use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, TaskId, Timestamp, TopicName};
+use crate::engine::topics::Sight;
 
 /// Ranges of ids behind the front that wait to be claimed.
 const LATE_MAX: usize = 64;
@@ -87,6 +88,18 @@ impl Shared {
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
             // Who takes them leaves out what is due beyond the window.
             self.calls.late.put_or_join(ids, LATE_MAX, IdRange::joined);
+        }
+    }
+
+    /// Kafka has the topic. Should it have been given up on, it is tried again at once: what is accepted for it now must not be given up, too.
+    pub fn found(&self, topic: &TopicName) {
+        let unparked = {
+            let mut topics = self.holdings.topics();
+            if topics.is_gone(topic) { topics.looked(topic, Sight::There, clock::monotonic()) } else { None }
+        };
+        if unparked.is_some() {
+            tracing::info!(%topic, "the topic is there again, and is tried again");
+            self.sweep();
         }
     }
 

@@ -62,6 +62,10 @@ impl Settings {
             return Err(reason);
         }
         let options = PgConnectOptions::from_str(url).map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
+        // The driver takes them for one name, and asks for its address for ever.
+        if options.get_socket().is_none() && options.get_host().contains(',') {
+            return Err("it names several hosts: one is wanted, a name or an address that follows the primary".to_owned());
+        }
         // Slow ones are told of here, without their text.
         let options = options.log_statements(LevelFilter::Off).log_slow_statements(LevelFilter::Off, Duration::MAX);
         Ok(Self { options })
@@ -304,6 +308,8 @@ mod tests {
                 "a parameter that is none of host, hostaddr, port, dbname, user, password",
             ),
             ("postgres://me@db/punctual?hunter2", "a parameter that is none of"),
+            ("postgres://me:hunter2@one,two/punctual", "several hosts"),
+            ("postgres:///punctual?host=127.0.0.1,127.0.0.2&password=hunter2", "several hosts"),
         ] {
             let said = Settings::new(url).unwrap_err();
             assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");

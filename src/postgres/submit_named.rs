@@ -39,10 +39,8 @@ pub struct NamedSubmits {
 /// Where nothing is claimed, the execlog is not named: a lock on it holds up nobody who does not need it.
 fn store_text(has_batch: bool) -> String {
     let claimed = if has_batch { CLAIMED } else { "" };
-    format!("{STORE}{claimed}{STORED}")
-}
-
-const STORE: &str = "-- submit named
+    format!(
+        "-- submit named
 with input as materialized (
   select *
   from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::text[], $8::boolean[], $9::boolean[])
@@ -64,7 +62,11 @@ with input as materialized (
   select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
   from won join input i using (id)
   where i.is_far and not i.is_claimed
-)";
+){claimed}
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, (select array_agg(id) from won) as ids"
+    )
+}
+
 const CLAIMED: &str = ", claimed as materialized (
   select i.* from won join input i using (id) where i.is_claimed
 ), batch as (
@@ -79,8 +81,6 @@ const CLAIMED: &str = ", claimed as materialized (
   from claimed
   having count(*) > 0
 )";
-const STORED: &str = "
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, (select array_agg(id) from won) as ids";
 
 impl NamedSubmits {
     /// An entry expires `retention` after the due time of its task, unless it is moved later.

@@ -41,7 +41,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
-    ("rustix", &["node", "clock", "client"]),
+    ("rustix", &["app", "node", "clock", "client"]),
     ("rustls", &["main"]),
     ("serde", &["api", "bench", "client", "etcd"]),
     ("serde_json", &["api", "bench", "client", "etcd"]),

@@ -109,6 +109,18 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
         .await;
     assert!(is_parked(true).await, "it is named as gone");
+
+    // Made again, it is tried at once: nothing that a node has accepted for it then is given up on for what it was before.
+    cluster.create_topic(&gone, &[]).await;
+    let consumer = cluster.consumer(&gone);
+    let task = json!({ "topic": gone, "delay": 0, "payload_text": "again" });
+    eventually("it is taken again", RETURN_DEADLINE, async || node.api().post("/v1/tasks", task.to_string()).await.status == 201)
+        .await;
+    consumer.wait_count(1, RETURN_DEADLINE).await;
+    let redriven = node.api().post("/v1/dead/redrive", json!({ "topic": gone }).to_string()).await;
+    assert_eq!(redriven.json()["redriven"], 31, "{}", redriven.text);
+    consumer.wait_count(32, RETURN_DEADLINE).await;
+    assert_eq!(cluster.count("select count(*) from dead_letter").await, 0);
 }
 
 /// What a node has cached counts for minutes, but refuses nobody.

@@ -64,7 +64,8 @@ async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
     let consumer = cluster.consumer(&topic);
     let held = node.api().submit(&json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).await;
     assert_eq!(held.state, "claimed");
-    node.terminate();
+    // It drains as at a SIGTERM.
+    node.hang_up();
     let late = json!({ "topic": topic, "delay": "1h", "payload_text": "late" }).to_string();
     let answer = eventually_some("the node says that it drains", DEADLINE, async || {
         let answer = node.api().post("/v1/tasks", late.clone()).await;

@@ -121,7 +121,7 @@ async fn submits_beside_a_lock_on_the_execlog_are_stored() {
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin; lock table execlog_batch in share mode").execute(&mut holder).await.unwrap();
     let task = |number: usize| {
-        let mut task = json!({ "topic": topic, "delay": if number % 10 == 0 { "0s" } else { "1h" }, "payload": number });
+        let mut task = json!({ "topic": topic, "delay": if number.is_multiple_of(10) { "0s" } else { "1h" }, "payload": number });
         if number >= 50 {
             task["name"] = json!(format!("n{number}"));
         }

@@ -113,6 +113,11 @@ impl Node {
         self.signal("TERM");
     }
 
+    /// The terminal that it runs in is closed.
+    pub fn hang_up(&self) {
+        self.signal("HUP");
+    }
+
     /// Stops the process in its tracks: it lives, and does nothing.
     pub fn freeze(&self) {
         self.signal("STOP");

@@ -63,6 +63,26 @@ async fn without_a_name_a_proxys_503_is_not_repeated() {
     assert_eq!((answer.status, is_in_doubt), (200, true));
 }
 
+/// The URL's own parser would drop some of them, and another task would be meant.
+#[tokio::test]
+async fn a_name_reaches_the_node_as_it_is_whatever_is_in_it() {
+    let server = Scripted::start([(200, "{}")]).await;
+    let caller = server.caller();
+    for name in ["a\tb", "a\nb", "a\r", "a/b %é", "-._~"] {
+        caller.ask(&caller.get(&["v1", "topics", "de\nmo", "tasks", name], &[]).unwrap()).await.unwrap();
+    }
+    let paths = ["a%09b", "a%0Ab", "a%0D", "a%2Fb%20%25%C3%A9", "-._~"];
+    assert_eq!(server.asked(), paths.map(|name| format!("GET /base/v1/topics/de%0Amo/tasks/{name}")));
+}
+
+#[test]
+fn no_value_can_be_taken_for_another_member() {
+    let text = r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","payload_text":"one\nstate       published\u202e"}"#;
+    let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
+    let shown = print::shown(&answer).unwrap();
+    assert!(shown.ends_with("payload     one\n            state       published\\u{202e}"), "{shown}");
+}
+
 /// Its task may have been published since: then the same call schedules another one.
 #[tokio::test]
 async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
