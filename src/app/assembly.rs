@@ -232,9 +232,9 @@ pub async fn start(
 impl Site<'_> {
     /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
     async fn keep_partitions(&self, leaves: &Arc<Leaves>, clock: &Arc<ClusterClock>, service: &Service) {
-        let mut rules = Rules::new(&self.cluster);
-        rules.payload_retention = self.settings.retention.payloads;
-        rules.receipts_retention = self.settings.retention.receipts;
+        let retention = &self.settings.retention;
+        let rules =
+            Rules { payload_retention: retention.payloads, receipt_retention: retention.receipts, ..Rules::new(&self.cluster) };
         let metrics = self.parts.upkeep_metrics.clone();
         let mut upkeep = Upkeep::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
         loop {

@@ -11,12 +11,16 @@ use reqwest::{Client, Response, Url};
 
 use super::answer::{Answer, Ending, Exit, Problem};
 use super::args;
+use super::figures::grouped;
 use super::retry::Patience;
 use crate::clock;
 use crate::domain::duration::spelled;
 
 /// A node on the same network answers a connect in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a node takes unless it is told otherwise.
+const BODY_USUAL: usize = 16 << 20;
 
 /// Something to ask of a node. Cheap to clone: a body is shared.
 #[derive(Clone, Debug)]
@@ -130,7 +134,11 @@ impl Caller {
             Method::Post(body) => self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
             Method::Put(body) => self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
         };
-        let failed = |error: reqwest::Error| self.ending_of(&error.without_url());
+        let body_bytes = match &call.method {
+            Method::Post(body) | Method::Put(body) => body.len(),
+            Method::Get | Method::Delete => 0,
+        };
+        let failed = |error: reqwest::Error| self.ending_of(&error.without_url(), body_bytes);
         let response = request.header(ACCEPT, "application/json, application/problem+json").send().await.map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
         let text = response.text().await.map_err(failed)?;
@@ -169,7 +177,7 @@ impl Caller {
         }
     }
 
-    fn ending_of(&self, error: &reqwest::Error) -> Ending {
+    fn ending_of(&self, error: &reqwest::Error, body_bytes: usize) -> Ending {
         let base = &self.shown;
         if error.is_connect() {
             let cause = causes(error);
@@ -180,7 +188,17 @@ impl Caller {
         if error.is_timeout() {
             return Ending::new(Exit::Unknown, format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)));
         }
-        Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}", causes(error)))
+        // A node refuses what is too large at its first bytes, and this client hears no answer while it writes.
+        let bytes = |bytes: usize| grouped(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let hint = if body_bytes > BODY_USUAL {
+            let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
+            format!(
+                "\nthe body has {has} bytes, and a node takes {usual} unless it is told otherwise (--body-max): was it refused?"
+            )
+        } else {
+            String::new()
+        };
+        Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}{hint}", causes(error)))
     }
 }
 

@@ -106,10 +106,10 @@ pub struct Rules {
     pub horizon: Duration,
     /// A leaf may go this long after its end. Longer than the deadline of any insert: what is inserted is due, at the earliest, when its statement began.
     pub leaf_grace: Duration,
-    /// How long payloads are kept after the end of their hour.
+    /// How long payloads are kept after the end of their hour. These two are settings of a node: for ever, unless it says so.
     pub payload_retention: Duration,
     /// How long receipts are kept after the end of their day.
-    pub receipts_retention: Duration,
+    pub receipt_retention: Duration,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -123,8 +123,8 @@ impl Rules {
             leaf: cluster.leaf,
             horizon: cluster.horizon,
             leaf_grace: Duration::from_secs(60),
-            payload_retention: HOUR,
-            receipts_retention: DAY * 7,
+            payload_retention: Duration::MAX,
+            receipt_retention: Duration::MAX,
         }
     }
 
@@ -157,7 +157,7 @@ impl Rules {
             Parent::Task => self.leaf_grace,
             Parent::ExeclogPayload => self.payload_retention.max(CLOCK_SLACK),
             Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => {
-                self.receipts_retention.max(CLOCK_SLACK)
+                self.receipt_retention.max(CLOCK_SLACK)
             }
         }
     }
@@ -264,6 +264,14 @@ mod tests {
     fn only_what_is_attached_without_a_gap_counts() {
         let attached = BTreeSet::from([at(0), at(900), at(2700)]);
         assert_eq!(rules().end_of_run(Parent::Task, &attached, at(100)), at(1800));
+    }
+
+    #[test]
+    fn nothing_of_the_execlog_goes_before_somebody_has_said_when() {
+        let attached = BTreeSet::from([at(0)]);
+        for parent in Parent::ALL.into_iter().filter(|parent| *parent != Parent::Task) {
+            assert!(rules().past(parent, &attached, at(1_795_252_500)).is_empty(), "{parent:?}");
+        }
     }
 
     #[test]

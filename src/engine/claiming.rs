@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 /// Tasks overdue by more than this are taken by any node, whoever owns their shard.
-pub const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
+const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
 /// A claim that takes Postgres longer for its rows, or for those that it leaves where they are, is followed by a smaller one: the front waits for it.
 const SPENT_MAX: Duration = Duration::from_millis(50);
 /// A disk that stalls now and then must not divide the sweeps without end.
@@ -391,7 +391,8 @@ impl Claiming {
                 let front = *self.front.get_or_insert(floor_of(now));
                 self.behind(front).min(floor_of(now.plus(self.settings.window)))
             }
-            Scope::Others | Scope::All => floor_of(now.minus(OVERDUE_FOR_ALL)),
+            Scope::Others => floor_of(now.minus(OVERDUE_FOR_ALL)),
+            Scope::All => floor_of(now),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
         self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use crate::clock;
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
-use crate::engine::claiming::{Claim, Claiming, OVERDUE_FOR_ALL, Poison, Scope, Settings, Taken};
+use crate::engine::claiming::{Claim, Claiming, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::kill_point::{Point, reach};
 use crate::postgres::Error;
@@ -320,7 +320,7 @@ impl Claimer {
             return Ok(());
         }
         if let Some(oldest) = self.claims.oldest_far(now).await? {
-            self.far.sweep(oldest, now.plus(OVERDUE_FOR_ALL), Scope::All);
+            self.far.sweep(oldest, now, Scope::All);
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ impl Gate {
         };
         add(self.draining.is_cancelled(), Lack::Draining, "the node is shutting down".to_owned());
         add(!self.has_broker(), Lack::Kafka, self.contact.trouble());
-        add(!self.may_publish(), Lack::Postgres, "no heartbeat vouches for this node".to_owned());
+        add(!self.may_publish(), Lack::Heartbeat, "no heartbeat vouches for this node".to_owned());
         missing
     }
 }

@@ -47,7 +47,7 @@ impl Stage {
         let wishes = ClusterWishes { leaf: Some(hours(1) / 4), horizon: Some(hours(2)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
         // The leaf that ends just now is not the test's.
-        let rules = Rules { leaf_grace: hours(1), ..Rules::new(&report.cluster) };
+        let rules = Rules { leaf_grace: hours(1), payload_retention: hours(1), ..Rules::new(&report.cluster) };
         Self { own, settings, rules, sql }
     }
 

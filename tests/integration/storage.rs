@@ -67,7 +67,8 @@ impl Database {
         let database = Self::empty().await;
         let wishes = ClusterWishes { leaf: Some(leaf), horizon: Some(horizon), ..ClusterWishes::default() };
         let report = schema::migrate(&database.settings, wishes).await.unwrap();
-        (database, Rules::new(&report.cluster))
+        let rules = Rules::new(&report.cluster);
+        (database, Rules { payload_retention: seconds(3600), receipt_retention: seconds(7 * 86_400), ..rules })
     }
 
     async fn another(&self) -> PgConnection {

@@ -351,12 +351,15 @@ impl Keeper {
         self.show_offset();
         let mut missing = Vec::new();
         if self.last.is_none() || self.failures > 0 {
-            let why = match self.waits_for {
-                _ if self.failures > 0 => self.failure.clone(),
-                Some(other) => format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first"),
-                None => "no heartbeat has been written yet".to_owned(),
+            let (what, why) = match self.waits_for {
+                _ if self.failures > 0 => (Lack::Postgres, self.failure.clone()),
+                Some(other) => {
+                    let why = format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first");
+                    (Lack::Heartbeat, why)
+                }
+                None => (Lack::Heartbeat, "none has been written yet".to_owned()),
             };
-            missing.push(Missing { what: Lack::Postgres, why });
+            missing.push(Missing { what, why });
         }
         // Without Postgres claims fail as well, and that is said already.
         if self.failures == 0 {

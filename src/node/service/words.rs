@@ -223,6 +223,8 @@ pub enum Lack {
     Etcd,
     /// The cluster's clock is unknown, or has jumped.
     Clock,
+    /// None of this node's vouches for it: none was written for too long, or another node's must age first.
+    Heartbeat,
     /// None succeeds.
     Claims,
     /// The node cannot look after its own.
@@ -231,8 +233,8 @@ pub enum Lack {
 }
 
 impl Lack {
-    pub const ALL: [Self; 7] =
-        [Self::Postgres, Self::Kafka, Self::Etcd, Self::Clock, Self::Claims, Self::Batches, Self::Draining];
+    pub const ALL: [Self; 8] =
+        [Self::Postgres, Self::Kafka, Self::Etcd, Self::Clock, Self::Heartbeat, Self::Claims, Self::Batches, Self::Draining];
 
     /// As `/readyz`, the log and the metrics show it.
     pub const fn name(self) -> &'static str {
@@ -241,6 +243,7 @@ impl Lack {
             Self::Kafka => "kafka",
             Self::Etcd => "etcd",
             Self::Clock => "clock",
+            Self::Heartbeat => "heartbeat",
             Self::Claims => "claims",
             Self::Batches => "batches",
             Self::Draining => "draining",

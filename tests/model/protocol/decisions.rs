@@ -201,13 +201,10 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
         add(claim.range, claim.scope, false);
         front.took(&claim, &Taken { got: 1, ..Taken::default() });
     }
-    for (mut sweeping, oldest, until, scope, is_far) in [
-        (front, oldest, now, Scope::Mine, false),
-        (fresh(), oldest, now, Scope::Others, false),
-        // As the claimer plans it: all that is due by now.
-        (fresh(), oldest, now.plus(punctual::engine::claiming::OVERDUE_FOR_ALL), Scope::All, true),
-    ] {
-        sweeping.sweep(oldest, until, scope);
+    for (mut sweeping, scope, is_far) in
+        [(front, Scope::Mine, false), (fresh(), Scope::Others, false), (fresh(), Scope::All, true)]
+    {
+        sweeping.sweep(oldest, now, scope);
         while let Some(claim) = sweeping.next_of_strips() {
             add(claim.range, claim.scope, is_far);
             sweeping.took(&claim, &Taken { got: 1, ..Taken::default() });
