@@ -166,7 +166,8 @@ impl Desk {
             return Ok(facts);
         }
         let topic = &draft.record.topic;
-        self.topics.confirm(topic).await.map_err(|error| refusal_of_look_up(topic, error))
+        // On the heap: it is seldom asked, and would make the future of every submit larger.
+        Box::pin(self.topics.confirm(topic)).await.map_err(|error| refusal_of_look_up(topic, error))
     }
 
     /// Hands tasks to the intake in pieces that fit a group.

@@ -6,6 +6,7 @@
 mod tests;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -238,11 +239,13 @@ pub struct Holdings {
     bounds: Bounds,
     state: Mutex<State>,
     topics: Mutex<Topics>,
+    /// Topics that are given up on, when last told; mostly none. Each record and each submit asks, so without a lock.
+    gone_count: AtomicUsize,
 }
 
 impl Holdings {
     pub fn new(bounds: Bounds, topics: Topics) -> Self {
-        Self { bounds, state: Mutex::default(), topics: Mutex::new(topics) }
+        Self { bounds, state: Mutex::default(), topics: Mutex::new(topics), gone_count: AtomicUsize::new(0) }
     }
 
     /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
@@ -409,6 +412,16 @@ impl Holdings {
     /// The state of the topics. Held for a moment only.
     pub fn topics(&self) -> MutexGuard<'_, Topics> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be told before what is gone is looked for.
+    pub fn set_gone_count(&self, count: usize) {
+        self.gone_count.store(count, Ordering::Relaxed);
+    }
+
+    /// True when the topic is given up on: its tasks become dead letters.
+    pub fn is_topic_gone(&self, topic: &TopicName) -> bool {
+        self.gone_count.load(Ordering::Relaxed) > 0 && self.topics().is_gone(topic)
     }
 
     pub fn acknowledged(&self, topic: &TopicName, now: Monotonic) -> Option<Action> {

@@ -93,10 +93,10 @@ impl Shared {
 
     /// Kafka has the topic. Should it have been given up on, it is tried again at once: what is accepted for it now must not be given up, too.
     pub fn found(&self, topic: &TopicName) {
-        let unparked = {
-            let mut topics = self.holdings.topics();
-            if topics.is_gone(topic) { topics.looked(topic, Sight::There, clock::monotonic()) } else { None }
-        };
+        if !self.holdings.is_topic_gone(topic) {
+            return;
+        }
+        let unparked = self.holdings.topics().looked(topic, Sight::There, clock::monotonic());
         if unparked.is_some() {
             tracing::info!(%topic, "the topic is there again, and is tried again");
             self.sweep();

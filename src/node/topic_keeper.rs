@@ -133,7 +133,7 @@ impl TopicKeeper {
             let topics = self.shared.holdings.topics();
             (topics.parked_count(), topics.gone_count())
         };
-        self.publisher.reports.set_gone_count(gone);
+        self.shared.holdings.set_gone_count(gone);
         let amount = self.shared.holdings.amount();
         let metrics = &self.shared.metrics;
         metrics.parked_topics.set(as_i64(parked));

@@ -1,6 +1,5 @@
 //! Where reports end up: the outcome is noted, and a batch whose outcomes are all known goes to the settler.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,8 +37,6 @@ pub struct Reports {
     pub completed: Mailbox<Arc<Held>>,
     /// What the states of the topics have come to.
     pub topic_actions: Mailbox<Action>,
-    /// How many topics are given up on; mostly none.
-    gone_count: AtomicUsize,
     dead_said: Mutex<Seldom>,
     deferred_said: Mutex<Seldom>,
 }
@@ -56,7 +53,6 @@ impl Reports {
             alone: Mailbox::default(),
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
-            gone_count: AtomicUsize::new(0),
             dead_said: Mutex::new(Seldom::new(SAY_EVERY)),
             deferred_said: Mutex::new(Seldom::new(SAY_EVERY)),
         }
@@ -67,10 +63,6 @@ impl Reports {
         for letter in self.later.take() {
             self.again.put(letter);
         }
-    }
-
-    pub fn set_gone_count(&self, count: usize) {
-        self.gone_count.store(count, Ordering::Relaxed);
     }
 
     /// Takes in the report of a record; `is_retired`: its producer was replaced. Never blocks.
@@ -158,7 +150,7 @@ impl Reports {
     }
 
     fn is_topic_gone(&self, held: &Held, place: usize) -> bool {
-        self.gone_count.load(Ordering::Relaxed) > 0 && self.holdings.topics().is_gone(held.topic_of(place))
+        self.holdings.is_topic_gone(held.topic_of(place))
     }
 
     fn dead(&self, held: &Arc<Held>, place: usize, reason: &str) {
