@@ -85,7 +85,7 @@ pub struct Submit {
     pub replace: bool,
     /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s: ask once. [default: 0s; with FILE: 5m]
     ///
-    /// A task without a name is asked for again only when it was certainly not stored.
+    /// A task without a name, or with --replace, is asked for again only when it was certainly not stored.
     #[arg(long, value_name = "SPAN", value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24)))]
     pub retry_for: Option<Duration>,
     #[command(flatten)]
