@@ -3,6 +3,7 @@
 //! ```text
 //! serve   accepts connections, within a bound
 //! connection, watched, line   one connection: who is slow is cut off, who is silent is sent away
+//! rest, linger   what a caller still sends when it is answered: read if it is small, else thrown away, and the connection closed
 //! front, answer   admits requests, within bounds; measures; catches panics; hands on to the router; holds a place until the answer is written
 //! tasks, names  submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body <- unpack       the words of node::service -> task_json
 //! lists, bulk           pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
@@ -28,6 +29,7 @@ mod front;
 mod health;
 mod interface;
 mod line;
+mod linger;
 mod lists;
 mod metrics;
 mod names;
@@ -40,6 +42,7 @@ mod query;
 mod refusal;
 mod request_id;
 mod respond;
+mod rest;
 mod route;
 mod schemas;
 mod serve;

@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Line, Purpose};
 use super::problem::Problem;
+use super::rest;
 use super::shared::Shared;
 use crate::clock;
 
@@ -43,6 +44,21 @@ impl Place {
 
     pub fn caller(&self) -> IpAddr {
         self.line.caller.address()
+    }
+
+    /// True when there is a rest of the request's body.
+    pub fn has_rest(&self) -> bool {
+        self.line.has_rest()
+    }
+
+    /// Reads the rest of the request's body if it is small and comes at once; true when that was all.
+    pub async fn reads_rest(&self) -> bool {
+        let Some(rest) = self.line.take_rest() else { return false };
+        let is_read = rest::is_read(rest).await;
+        if is_read {
+            self.line.rest_is_read();
+        }
+        is_read
     }
 
     /// Takes one of its caller's places for `purpose`, and one of the node's.

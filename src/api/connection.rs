@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::front::{Api, FIELD_BYTES};
 use super::line::{Caller, Line};
+use super::rest::LinedBody;
 use super::watched::Watched;
 use crate::clock;
 use crate::telemetry::Counted;
@@ -55,9 +56,15 @@ pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: Can
     let watched = Watched::new(stream, api.clone(), line.clone());
     let asked_on = line.clone();
     let answer = service_fn(move |request: Request<Incoming>| {
-        let place = api.place(&asked_on, request.version() >= Version::HTTP_2);
+        let is_multiplexed = request.version() >= Version::HTTP_2;
+        let place = api.place(&asked_on, is_multiplexed);
         let api = api.clone();
-        async move { Ok::<_, Infallible>(api.answer(place, request.map(Body::new)).await) }
+        let request = request.map(|body| match body.is_end_stream() {
+            true => Body::empty(),
+            false if is_multiplexed => Body::new(body),
+            false => Body::new(LinedBody::new(body, asked_on.clone())),
+        });
+        async move { Ok::<_, Infallible>(api.answer(place, request).await) }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(watched), answer));
     let mut look_again = pin!(clock::sleep(settings.idle_timeout));
@@ -74,7 +81,11 @@ pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: Can
                 return;
             }
             () = stopping.cancelled(), if !is_stopping => {
+                if line.is_lingering() {
+                    return;
+                }
                 is_stopping = true;
+                line.ends();
                 connection.as_mut().graceful_shutdown();
             }
             () = look_again.as_mut() => {

@@ -118,6 +118,8 @@ impl Api {
         let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
         let only_shows = is_head || request.method() == Method::GET;
+        // Whoever waits to be asked for its body is not asked for what nobody wants to know.
+        let may_read_rest = !request.headers().contains_key(header::EXPECT);
         let id = RequestId::of(request.headers());
         // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
         let span = tracing::debug_span!("request", request_id = %id);
@@ -144,8 +146,9 @@ impl Api {
             response = problem.into_response();
             tell(&mut response);
         }
-        if version < Version::HTTP_2 && self.shared.service.is_draining() {
-            // So that callers which keep their connections go elsewhere.
+        let is_cut_short = place.has_rest() && !(may_read_rest && place.reads_rest().await);
+        if is_cut_short || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
+            // The rest of a body stands where the next request would; and callers of a node that drains shall go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.headers_mut().insert(REQUEST_ID, id.into_header());

@@ -30,7 +30,7 @@ const BOUNDS: [&str; 17] = [
     "topic_look_ups",
 ];
 /// What a caller may be too slow for; the same.
-const DEADLINES: [&str; 3] = ["header", "answer", "idle"];
+const DEADLINES: [&str; 4] = ["header", "answer", "idle", "rest"];
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -109,7 +109,7 @@ impl Metrics {
         self.batch_tasks.get_or_create(&[("status", status_label(status))]).inc_by(count);
     }
 
-    /// A caller was too slow: it was waited for `header`, `idle` or `answer`.
+    /// A caller was too slow: it was waited for `header`, `idle`, `answer`, or for the `rest` of what it sent.
     pub fn cut_off(&self, deadline: &'static str) {
         debug_assert!(DEADLINES.contains(&deadline), "{deadline} is not in the list of deadlines");
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();

@@ -3,6 +3,7 @@
 //! While the node drains connections are still accepted, so that callers and probes are told; only `stopping` ends them, each after the request that
 //! it is at.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,14 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection::converse;
 use super::front::Api;
 use super::line::Callers;
+use super::linger::{Limits, Linger};
 use super::problem::Problem;
 use super::request_id::{REQUEST_ID, RequestId};
 use crate::clock;
@@ -25,13 +28,16 @@ use crate::shutdown::{Failure, Tasks};
 
 /// When accepting fails for want of file descriptors: they come back when a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections beyond a limit that are read on until their callers have their answer; others are closed at once.
+const TURNED_AWAY_MAX: usize = 64;
+const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
 /// It fails as often as it is tried then: said once in so long.
 const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of `tasks`.
 pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
     let connections = Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
-    let callers = Callers::default();
+    let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
     let mut said = Seldom::new(SAY_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
@@ -49,12 +55,12 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
         let Some(caller) = callers.enter(peer.ip(), connections_max) else {
             api.metrics().rejected("caller_connections");
             api.say_caller("caller_connections", peer.ip());
-            turn_away(&stream, &Problem::too_many_connections(peer.ip(), connections_max));
+            turned_away.answer(stream, &Problem::too_many_connections(peer.ip(), connections_max));
             continue;
         };
         let Ok(permit) = connections.clone().try_acquire_owned() else {
             api.metrics().rejected("connections");
-            turn_away(&stream, &Problem::busy("connections"));
+            turned_away.answer(stream, &Problem::busy("connections"));
             continue;
         };
         let (api, stopping) = (api.clone(), tasks.stopping.clone());
@@ -77,10 +83,39 @@ async fn pause_after(error: &io::Error, said: &mut Seldom) {
     }
 }
 
-fn turn_away(stream: &TcpStream, problem: &Problem) {
-    // A socket that was just opened has room for this; if it has not, the caller sees a closed connection.
-    if let Err(error) = stream.try_write(&answer_of(problem)) {
-        tracing::debug!(%error, "tell a caller that there are too many connections");
+/// Connections beyond a limit.
+struct TurnedAway {
+    body_bytes_max: usize,
+    places: Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+impl TurnedAway {
+    fn new(api: &Api, tasks: &Tasks) -> Self {
+        let places = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+        Self { body_bytes_max: api.settings().body_bytes_max, places, tasks: tasks.clone() }
+    }
+
+    /// Answers at once, and closes when the caller has sent what it is sending.
+    fn answer(&self, mut stream: TcpStream, problem: &Problem) {
+        // A socket that was just opened has room for this; if it has not, the caller sees a closed connection.
+        if let Err(error) = stream.try_write(&answer_of(problem)) {
+            tracing::debug!(%error, "tell a caller that there are too many connections");
+            return;
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        let (stopping, body_bytes_max) = (self.tasks.stopping.clone(), self.body_bytes_max);
+        self.tasks.spawn("turned away", async move {
+            let mut linger = Linger::new(Limits::new(body_bytes_max, TURN_AWAY_MAX));
+            let leave = async {
+                stream.shutdown().await.ok()?;
+                Some(poll_fn(|cx| linger.poll(&mut stream, cx)).await)
+            };
+            // However it ends, the connection is closed.
+            stopping.run_until_cancelled(leave).await;
+            drop(place);
+            Ok(())
+        });
     }
 }
 

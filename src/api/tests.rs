@@ -3,6 +3,7 @@
 mod answers;
 mod bounds;
 mod connections;
+mod early_answers;
 mod interface;
 mod packed;
 mod slow_callers;

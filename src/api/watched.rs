@@ -7,6 +7,7 @@
 //! the rest of a header (HTTP/1)      `header_timeout`, here
 //! the rest of a body                 `request_deadline`, by [`super::body`]
 //! the other side to read             `answer_timeout`, here; of a stream of HTTP/2, by [`super::connection`]
+//! the end of what nobody reads       `answer_timeout` and more limits, by [`super::linger`]
 //! ```
 //!
 //! A timer is made only when there is something to wait for; a request that comes whole and an answer that the socket takes at once make none.
@@ -16,13 +17,18 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::front::Api;
 use super::line::Line;
+use super::linger::{End, Limits, Linger};
 use crate::clock;
+
+/// How long the end of the node is held up by a connection that lingers.
+const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -35,11 +41,14 @@ pub struct Watched {
     header: Option<Timer>,
     /// Runs from when the other side first fell behind until all was written.
     answer: Option<Timer>,
+    /// True when the other side has closed.
+    is_at_end: bool,
+    linger: Option<Linger>,
 }
 
 impl Watched {
     pub fn new(stream: TcpStream, api: Api, line: Arc<Line>) -> Self {
-        Self { stream, api, line, begun: None, header: None, answer: None }
+        Self { stream, api, line, begun: None, header: None, answer: None, is_at_end: false, linger: None }
     }
 
     /// True while the header of a request is awaited that has begun, or must begin.
@@ -67,6 +76,19 @@ impl Watched {
         Poll::Ready(Err(self.cut_off("answer")))
     }
 
+    /// True when the other side has not been heard to its end: it sends what nobody reads, and a close now would reset the connection.
+    fn must_linger(&self) -> bool {
+        let has_begun = self.begun == Some(self.line.asked()) && !self.line.is_multiplexed();
+        !self.is_at_end && (self.line.has_rest() || has_begun)
+    }
+
+    fn linger(&self) -> Linger {
+        self.line.lingers();
+        let settings = self.api.settings();
+        let longest = if self.line.is_ending() { LINGER_AT_END_MAX } else { settings.answer_timeout };
+        Linger::new(Limits::new(settings.body_bytes_max, longest.min(settings.answer_timeout)))
+    }
+
     fn cut_off(&self, deadline: &'static str) -> io::Error {
         self.api.metrics().cut_off(deadline);
         io::Error::new(io::ErrorKind::TimedOut, format!("the other side was too slow: {deadline}"))
@@ -75,7 +97,9 @@ impl Watched {
 
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let filled = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
+            self.is_at_end |= read.is_err() || (buffer.filled().len() == filled && buffer.remaining() > 0);
             if !self.line.is_open() {
                 self.begun = Some(self.line.asked());
             }
@@ -116,6 +140,21 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        let linger = match &mut this.linger {
+            Some(linger) => linger,
+            None => {
+                ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+                if !this.must_linger() {
+                    return Poll::Ready(Ok(()));
+                }
+                let linger = this.linger();
+                this.linger.insert(linger)
+            }
+        };
+        if ready!(linger.poll(&mut this.stream, cx)) == End::CutOff {
+            this.api.metrics().cut_off("rest");
+        }
+        Poll::Ready(Ok(()))
     }
 }

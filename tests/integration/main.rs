@@ -27,6 +27,7 @@ mod examples;
 mod far;
 mod hazards;
 mod heartbeats;
+mod http_clients;
 mod idle_connections;
 mod interface;
 mod kafka_edge;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -30,6 +30,8 @@ pub async fn rest_of(stream: &mut TcpStream) -> String {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
+    // So that a node which reads on need not wait.
+    stream.shutdown().await.ok();
     String::from_utf8(bytes).unwrap()
 }
 
