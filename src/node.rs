@@ -4,6 +4,7 @@ pub mod adopter;
 pub mod bulk;
 pub mod canceller;
 pub mod claimer;
+pub mod connections;
 pub mod desk;
 mod exact_timer;
 pub mod gate;

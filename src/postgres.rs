@@ -28,4 +28,4 @@ pub mod submit;
 pub mod submit_named;
 
 pub use connection::{Connection, Settings};
-pub use error::Error;
+pub use error::{Cause, Error};

@@ -19,6 +19,7 @@ use crate::node::adopter::{self, Adopter};
 use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
 use crate::node::claimer::{self, Claimer, Pace};
+use crate::node::connections::{Connections, Pools};
 use crate::node::desk::Desk;
 use crate::node::gate::Gate;
 use crate::node::holdings::{self, Holdings};
@@ -203,11 +204,16 @@ pub async fn start(
     site.preload(&core.publisher).await;
     site.start_claimers(&core);
     site.start_settling(&core);
-    let intake = site.start_intake(&core.shared, &names);
+    let connections = Connections::default();
+    let intake = site.start_intake(&core.shared, &names, &connections);
     let (lists, bulks) = site.lists_and_bulks(&core.shared);
-    let replaces = Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX);
+    let replaces = Arc::new(Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX));
+    let look_up = Arc::new(LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX));
+    let pools = Pools { look_up: Arc::clone(&look_up), names: Arc::clone(&names), replaces: Arc::clone(&replaces) };
+    tasks.spawn("keep connections", pools.keep(connections.clone(), tasks.stopping.clone()));
     let cancels = cancel::Canceller::new(&parts.postgres);
-    let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, parts.metrics.clone(), tasks.stopping.clone());
+    let (kept, metrics, stopping) = (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
+    let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
     service.open(Desk {
         shared: Arc::clone(&core.shared),
@@ -216,11 +222,12 @@ pub async fn start(
         canceller,
         replacer: Replacer { shared: Arc::clone(&core.shared), replaces },
         names,
-        look_up: LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX),
+        look_up,
         lists,
         bulks,
         backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         topics: parts.topics.clone(),
+        connections,
         bulletin: core.membership.bulletin(),
         draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
@@ -425,7 +432,7 @@ impl Site<'_> {
         (lists, bulks)
     }
 
-    fn start_intake(&self, shared: &Arc<Shared>, names: &Arc<Names>) -> Intake {
+    fn start_intake(&self, shared: &Arc<Shared>, names: &Arc<Names>, connections: &Connections) -> Intake {
         let (parts, bounds) = (self.parts, &self.settings.bounds);
         let bounds = intake::Bounds { tasks_max: bounds.submit_queue_tasks, bytes_max: bounds.submit_queue_bytes };
         let named = NamedStore {
@@ -435,7 +442,7 @@ impl Site<'_> {
         };
         let submits = Submits::new(&parts.postgres, parts.node);
         let stopping = self.tasks.stopping.clone();
-        let lanes = intake::Parts { shared: Arc::clone(shared), submits, named, stopping };
+        let lanes = intake::Parts { shared: Arc::clone(shared), submits, named, connections: connections.clone(), stopping };
         let (intake, [plain, named]) = Intake::new(bounds, lanes);
         self.tasks.spawn("submit", plain.run());
         self.tasks.spawn("submit named", named.run());

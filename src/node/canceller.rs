@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::connections::Kept;
 use super::metrics::Metrics;
 use super::service::Trouble;
 use super::setback::trouble_of;
@@ -39,9 +40,15 @@ pub struct Canceller {
 
 impl Canceller {
     /// `queue_max` cancels may wait.
-    pub fn new(queue_max: usize, cancels: cancel::Canceller, metrics: Metrics, stopping: CancellationToken) -> (Self, Lane) {
+    pub fn new(
+        queue_max: usize,
+        cancels: cancel::Canceller,
+        kept: Kept,
+        metrics: Metrics,
+        stopping: CancellationToken,
+    ) -> (Self, Lane) {
         let (sender, receiver) = mpsc::channel(queue_max.max(1));
-        (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, metrics, stopping })
+        (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, kept, metrics, stopping })
     }
 
     /// Withdraws a task; shows it when this took it out.
@@ -63,6 +70,8 @@ impl Canceller {
 pub struct Lane {
     receiver: mpsc::Receiver<Request>,
     cancels: cancel::Canceller,
+    /// Of the connection for cancels.
+    kept: Kept,
     metrics: Metrics,
     stopping: CancellationToken,
 }
@@ -73,6 +82,10 @@ impl Lane {
         loop {
             let count = tokio::select! {
                 biased;
+                () = self.kept.due() => {
+                    self.kept.show(self.cancels.keep_open().await);
+                    continue;
+                }
                 count = self.receiver.recv_many(&mut requests, IDS_MAX) => count,
                 () = self.stopping.cancelled() => return Ok(()),
             };

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::bulk::Bulks;
 use super::canceller::Canceller;
+use super::connections::Connections;
 use super::intake::Intake;
 use super::lists::Lists;
 use super::membership::Bulletin;
@@ -54,11 +55,12 @@ pub struct Desk {
     pub canceller: Canceller,
     pub replacer: Replacer,
     pub names: Arc<Names>,
-    pub look_up: LookUp,
+    pub look_up: Arc<LookUp>,
     pub lists: Lists,
     pub bulks: Bulks,
     pub backlog: BacklogCounter,
     pub topics: kafka::Topics,
+    pub connections: Connections,
     pub bulletin: watch::Receiver<Bulletin>,
     pub draining: CancellationToken,
     pub has_seen_etcd: AtomicBool,
@@ -374,6 +376,10 @@ impl Desk {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }
+        }
+        // Without Postgres none can be opened, and that is said already.
+        if !missing.iter().any(|known| known.what == Lack::Postgres) {
+            missing.extend(self.connections.missing());
         }
         missing
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::connections::{Connections, Kept};
 use super::metrics::Metrics;
 use super::named_store::NamedStore;
 use super::placing::{Place, Sorter, clamp, may_do_without_claim};
@@ -102,7 +103,7 @@ impl Intake {
         let named_store = Store::Named(Box::new(parts.named));
         let lane = |receiver, store| {
             let (metrics, stopping) = (parts.shared.metrics.clone(), parts.stopping.clone());
-            Lane { store, metrics, receiver, next: None, stopping }
+            Lane { store, kept: parts.connections.keep(), metrics, receiver, next: None, stopping }
         };
         (intake, [lane(plain_receiver, plain_store), lane(named_receiver, named_store)])
     }
@@ -159,6 +160,7 @@ pub struct Parts {
     pub shared: Arc<Shared>,
     pub submits: Submits,
     pub named: NamedStore,
+    pub connections: Connections,
     pub stopping: CancellationToken,
 }
 
@@ -166,6 +168,8 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Lane {
     store: Store,
+    /// Of the store's connection.
+    kept: Kept,
     metrics: Metrics,
     receiver: mpsc::Receiver<Request>,
     /// Taken from the queue, but too much for the group before.
@@ -188,6 +192,13 @@ struct PlainStore {
 }
 
 impl Store {
+    async fn keep_open(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Plain(store) => store.submits.keep_open().await,
+            Self::Named(store) => store.submits.keep_open().await,
+        }
+    }
+
     /// Stores all of `tasks`, or none of those that are new.
     async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         match self {
@@ -208,6 +219,10 @@ impl Lane {
                 Some(next) => next,
                 None => tokio::select! {
                     biased;
+                    () = self.kept.due() => {
+                        self.kept.show(self.store.keep_open().await);
+                        continue;
+                    }
                     request = self.receiver.recv() => match request {
                         Some(request) => request,
                         None => return Ok(()),

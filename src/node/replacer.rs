@@ -26,7 +26,7 @@ const TRIES_MAX: usize = 10;
 #[derive(Debug)]
 pub struct Replacer {
     pub shared: Arc<Shared>,
-    pub replaces: Replaces,
+    pub replaces: Arc<Replaces>,
 }
 
 /// What is known of the task that a name stands for, once it was not found where it could be taken out.

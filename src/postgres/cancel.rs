@@ -49,6 +49,10 @@ impl Canceller {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.connection.keep_open().await
+    }
+
     /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
     /// the execlog. What is shown of a task: no record of it exists or ever will. `None`: too late, cancelled before, or never there; a look-up tells.
     ///

@@ -194,6 +194,11 @@ impl Connection {
         Ok(self.open.insert(connection))
     }
 
+    /// Opens the connection when it is not open, or is gone without a word.
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.open().await.map(drop)
+    }
+
     async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
         let mut open = self.options.connect().await?;
         if let Some(statement) = self.beginning {

@@ -101,6 +101,11 @@ impl LookUp {
         Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
     }
 
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.places.keep_open().await?;
+        self.batches.keep_open().await
+    }
+
     /// All that is known of the task that was submitted as `first`; `None` when there never was one, or its receipt is no longer kept.
     pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
         // On the heap, for callers hold it in futures of their own.

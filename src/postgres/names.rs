@@ -137,6 +137,10 @@ impl Names {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
 
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.pool.keep_open().await
+    }
+
     /// The entry of a name, expired or not.
     pub async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Error> {
         let statement = async |open: &mut PgConnection| {

@@ -21,7 +21,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// At most `connections_max` at a time; none is open before the first call.
+    /// At most `connections_max` at a time; none is open before the first call, or before `keep_open`.
     pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
         Self { settings: settings.clone(), purpose, permits: Arc::new(Semaphore::new(connections_max)), idle: Mutex::default() }
     }
@@ -38,6 +38,16 @@ impl Pool {
         outcome
     }
 
+    /// Sees to it that one of the connections is open, unless all are in use.
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
+        let mut taken = self.taken(permit);
+        let connection = taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
+        let outcome = connection.keep_open().await;
+        taken.is_at_rest = true;
+        outcome
+    }
+
     async fn take(&self, what: &str) -> Result<Taken<'_>, Error> {
         let deadline = self.purpose.deadline;
         let permit = match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
@@ -46,8 +56,12 @@ impl Pool {
             // Nothing was asked for.
             Err(_elapsed) => return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Deadline(deadline) }),
         };
+        Ok(self.taken(permit))
+    }
+
+    fn taken(&self, permit: OwnedSemaphorePermit) -> Taken<'_> {
         let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Ok(Taken { pool: self, connection, permit: Some(permit), is_at_rest: false })
+        Taken { pool: self, connection, permit: Some(permit), is_at_rest: false }
     }
 }
 

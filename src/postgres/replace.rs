@@ -123,6 +123,10 @@ impl Replaces {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
 
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.pool.keep_open().await
+    }
+
     /// Puts `task` in the place of the one that its name stands for. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors

@@ -41,6 +41,10 @@ impl Submits {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.connection.keep_open().await
+    }
+
     /// Stores all tasks of the group, or none; answers Postgres's clock.
     ///
     /// # Errors

@@ -88,6 +88,10 @@ impl NamedSubmits {
         Self { connection: Connection::new(settings, PURPOSE), node, retention }
     }
 
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.connection.keep_open().await
+    }
+
     /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's clock.
     ///
     /// # Errors

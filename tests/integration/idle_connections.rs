@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _};
 
-use crate::support::{Api, Cluster, eventually};
+use crate::support::{Api, Cluster, Node, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -41,16 +42,63 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
+    // Those that are kept open are opened again soon: each time some are missing.
     eventually("the sessions that serve callers are idle for more than a second, and closed", DEADLINE, async || {
         let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity
             where datname = current_database() and application_name like 'punctual %' and state = 'idle'
               and state_change < now() - interval '1.2 s'";
-        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = any(array['punctual submit',
-            'punctual submit named', 'punctual replace', 'punctual look up', 'punctual names', 'punctual list', 'punctual counts',
-            'punctual dead letters', 'punctual cancel'])";
+        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = any(array['punctual list',
+            'punctual counts', 'punctual dead letters'])";
         cluster.count(close).await;
         cluster.count(left).await == 0
     })
     .await;
     assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
+}
+
+/// Why the node is not ready for want of connections.
+async fn lacks_connections(node: &Node) -> Option<String> {
+    let answer = node.api().get("/readyz").await;
+    let missing = answer.json()["missing"].as_array().cloned().unwrap_or_default();
+    missing.iter().find(|one| one["what"] == "connections").map(|one| one["why"].as_str().unwrap().to_owned())
+}
+
+async fn run(cluster: &Cluster, statement: String) {
+    let mut connection = cluster.database.connect().await;
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_ready_when_callers_find_their_connections_and_not_before() {
+    let cluster = Cluster::start("few-sessions").await;
+    let topic = cluster.topic("orders").await;
+    let role = format!("few_{}", cluster.database.name);
+    run(&cluster, format!("create role {role} login connection limit 6 in role punctual")).await;
+    let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
+    let stack = &cluster.stack;
+    let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+    let mut node = cluster.spawn_bare(&arguments);
+    node.wait_listening().await;
+    eventually("it says which connection it cannot open", DEADLINE, async || {
+        lacks_connections(&node).await.is_some_and(|why| why.contains("connect for") && why.contains("too many connections"))
+    })
+    .await;
+    run(&cluster, format!("alter role {role} connection limit -1")).await;
+    node.wait_ready().await;
+    assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
+
+    // As after an outage: the sessions are gone, and not all come back.
+    run(&cluster, format!("alter role {role} connection limit 6")).await;
+    let end = format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'");
+    run(&cluster, end).await;
+    eventually("it is not ready any more", DEADLINE, async || {
+        lacks_connections(&node).await.is_some_and(|why| why.contains("too many connections"))
+    })
+    .await;
+    run(&cluster, format!("alter role {role} connection limit -1")).await;
+    node.wait_ready().await;
+    assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
+    drop(node);
+    run(&cluster, format!("drop owned by {role}; drop role {role}")).await;
 }

@@ -229,12 +229,23 @@ pub enum Lack {
     Claims,
     /// The node cannot look after its own.
     Batches,
+    /// One that a caller's request needs cannot be opened.
+    Connections,
     Draining,
 }
 
 impl Lack {
-    pub const ALL: [Self; 8] =
-        [Self::Postgres, Self::Kafka, Self::Etcd, Self::Clock, Self::Heartbeat, Self::Claims, Self::Batches, Self::Draining];
+    pub const ALL: [Self; 9] = [
+        Self::Postgres,
+        Self::Kafka,
+        Self::Etcd,
+        Self::Clock,
+        Self::Heartbeat,
+        Self::Claims,
+        Self::Batches,
+        Self::Connections,
+        Self::Draining,
+    ];
 
     /// As `/readyz`, the log and the metrics show it.
     pub const fn name(self) -> &'static str {
@@ -246,6 +257,7 @@ impl Lack {
             Self::Heartbeat => "heartbeat",
             Self::Claims => "claims",
             Self::Batches => "batches",
+            Self::Connections => "connections",
             Self::Draining => "draining",
         }
     }
