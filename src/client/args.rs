@@ -11,8 +11,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
 
-use crate::domain::TaskId;
 use crate::domain::duration::{self, spelled};
+use crate::domain::{TaskId, TaskName};
 
 /// How long lines are sent again while nothing gets through, unless told otherwise.
 pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
@@ -78,7 +78,7 @@ pub struct Submit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, conflicts_with = "file")]
     pub name: Option<String>,
     /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
@@ -160,7 +160,7 @@ pub struct Show {
     #[arg(long, value_name = "TOPIC", requires = "name")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, requires = "topic")]
     pub name: Option<String>,
     #[command(flatten)]
     pub node: Node,
@@ -211,6 +211,11 @@ fn no_flag(text: &str) -> Result<String, String> {
         return Err("it begins like a flag: was the value forgotten?".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// The name of a task: in a path, `.` and `..` would be left out before anything is sent.
+fn name(text: &str) -> Result<String, String> {
+    TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
 }
 
 fn run_id(text: &str) -> Result<String, String> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text); unique within its topic.
+/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text), and neither `.` nor `..`; unique within its topic.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskName(Box<str>);
 
@@ -18,6 +18,8 @@ pub enum TaskNameError {
     TooLong(usize),
     #[error("a name may not contain the character NUL")]
     Nul,
+    #[error("'.' and '..' are no names: in a path they mean a folder, and clients leave them out, percent-encoded or not")]
+    Dots,
 }
 
 impl TaskName {
@@ -26,6 +28,8 @@ impl TaskName {
             0 => Err(TaskNameError::Empty),
             length if length > BYTES_MAX => Err(TaskNameError::TooLong(length)),
             _ if name.contains('\0') => Err(TaskNameError::Nul),
+            // WHATWG URL normalises them away, so that no usual client would reach such a task by its name.
+            _ if matches!(name, "." | "..") => Err(TaskNameError::Dots),
             _ => Ok(Self(name.into())),
         }
     }
@@ -51,5 +55,15 @@ mod tests {
         assert_eq!(TaskName::new(&"ä".repeat(128)), Err(TaskNameError::TooLong(256)));
         assert_eq!(TaskName::new(""), Err(TaskNameError::Empty));
         assert_eq!(TaskName::new("a\0b"), Err(TaskNameError::Nul));
+    }
+
+    #[test]
+    fn segments_that_urls_leave_out_are_no_names() {
+        for name in [".", ".."] {
+            assert_eq!(TaskName::new(name), Err(TaskNameError::Dots));
+        }
+        for name in ["...", ".a", "../a", "./", "%2e", ".\u{200b}"] {
+            assert!(TaskName::new(name).is_ok(), "{name}");
+        }
     }
 }
