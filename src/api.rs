@@ -59,6 +59,7 @@ mod unpack;
 mod values;
 mod verdict;
 mod watched;
+mod zones;
 
 pub use front::Api;
 pub use metrics::Metrics;

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::civil::DateTime;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::values::{kind_of, shown, string_of, unlike};
+use super::zones::{Zone, offset_of};
 use crate::domain::Timestamp;
 
 /// The last millisecond of the year 9999, in UTC: the last that RFC 3339 can write.
 const MILLIS_MAX: i64 = 253_402_300_799_999;
-const EPOCH: jiff::civil::DateTime = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 /// Integers below this (March 1973) are refused as due times: they are seconds that were meant to be milliseconds, or a zero that nobody set, and
 /// would be published at once.
 const MILLIS_MIN: i64 = 100_000_000_000;
@@ -21,8 +23,14 @@ const DELAY_MILLIS_MAX: u64 = 1000 * 366 * 86_400_000;
 const DIGITS_MAX: usize = 20;
 /// No delay that means something is longer; the parser need not see more.
 const DELAY_CHARS_MAX: usize = 200;
+/// No time with a zone is longer.
+const DUE_AT_CHARS_MAX: usize = 200;
 
-const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\" or \"2030-01-31T09:30:00.250+01:00\", or whole milliseconds since the epoch";
+/// Characters of a date, as in `2030-01-31`.
+const DATE_CHARS: usize = 10;
+
+const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\", \"2030-01-31T09:30:00.250+01:00\" or \"2030-01-31T09:30[Europe/Berlin]\", \
+                      or whole milliseconds since the epoch";
 const DELAY: &str = "\"30m\", \"1h 30m\", ISO 8601 such as \"PT30M\", or whole milliseconds";
 
 /// A due time, or what is wrong with it.
@@ -35,13 +43,14 @@ pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     }
 }
 
-/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless it was escaped: both are taken for the sign of a zone.
+/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless it was escaped: but for the one between a date and its
+/// time, both are taken for the sign of a zone.
 pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
     if is_digits(text) {
         return due_at_of_millis(text);
     }
-    match text.rsplit_once(' ') {
-        Some((date_time, zone)) if zone.len() == 5 => due_at_of_text(&format!("{date_time}+{zone}")),
+    match text.split_at_checked(DATE_CHARS + 1) {
+        Some((date, rest)) if rest.contains(' ') => due_at_of_text(&format!("{date}{}", rest.replace(' ', "+"))),
         _ => due_at_of_text(text),
     }
 }
@@ -110,8 +119,22 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
 
 fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     let wrong = |why: &str| format!("{:?} {why}; right is {DUE_AT}", shown(text));
-    let shape = shape_of(text).ok_or_else(|| wrong(reason_against(text)))?;
-    let nanos = shape.nanos_since_epoch().ok_or_else(|| wrong("is no date and time that there is"))?;
+    if text.len() > DUE_AT_CHARS_MAX {
+        return Err(wrong("is too long for a time"));
+    }
+    let (given, suffix) = text.split_at(text.find('[').unwrap_or(text.len()));
+    let shape = shape_of(given).ok_or_else(|| wrong(reason_against(given)))?;
+    let zone = Zone::of_suffix(suffix).map_err(|why| wrong(&why))?;
+    let at = shape.date_time().ok_or_else(|| wrong("is no date and time that there is"))?;
+    let seconds = match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
+        // The moment is known, and the zone says only how to show it.
+        (Given::Utc, _) => 0,
+        (Given::Offset(seconds), Some(zone)) => zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?,
+        (Given::Offset(seconds), None) => seconds,
+        (Given::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
+        (Given::Nothing, None) => return Err(wrong("has no zone, without which it is no moment")),
+    };
+    let nanos = shape.nanos_since_epoch(at, seconds);
     match i64::try_from(nanos.saturating_add(999_999).div_euclid(1_000_000)) {
         Ok(millis) if (0..=MILLIS_MAX).contains(&millis) => Ok(Timestamp::from_millis(millis)),
         Ok(millis) if millis < 0 => Err(wrong("is before 1970")),
@@ -119,56 +142,67 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// A text that has the shape of RFC 3339 with a zone, and up to nine digits of a fraction. jiff alone takes more than that, among it time zone names that
-/// it then ignores; and its timestamps end some hours before the year 9999 does.
+/// A text that has the shape of RFC 3339, up to nine digits of a fraction, its seconds, as Java prints them not, and its offset left out or not. jiff
+/// alone takes more than that; and its timestamps end some hours before the year 9999 does.
 struct Shape<'a> {
     date_time: &'a str,
-    zone: &'a [u8],
+    offset: &'a [u8],
+}
+
+/// What stands behind a time.
+enum Given {
+    Nothing,
+    /// `Z`, or `-00:00`: the moment is known, and where it was written is not.
+    Utc,
+    /// In seconds.
+    Offset(i32),
 }
 
 fn shape_of(text: &str) -> Option<Shape<'_>> {
-    let (date_time, rest) = text.as_bytes().split_at_checked(19)?;
-    let is_shaped = date_time.iter().enumerate().all(|(at, byte)| match at {
+    let (minutes, rest) = text.as_bytes().split_at_checked(16)?;
+    let is_shaped = minutes.iter().enumerate().all(|(at, byte)| match at {
         4 | 7 => *byte == b'-',
         10 => matches!(byte, b'T' | b't' | b' '),
-        13 | 16 => *byte == b':',
+        13 => *byte == b':',
         _ => byte.is_ascii_digit(),
     });
-    let zone = match rest.strip_prefix(b".") {
-        Some(rest) => {
-            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            if !(1..=9).contains(&digits) {
-                return None;
-            }
-            &rest[digits..]
-        }
-        None => rest,
+    let rest = match rest {
+        [b':', tens, ones, rest @ ..] if tens.is_ascii_digit() && ones.is_ascii_digit() => after_fraction(rest)?,
+        _ => rest,
     };
-    let is_zone = match zone {
-        b"Z" | b"z" => true,
+    let is_offset = match rest {
+        b"" | b"Z" | b"z" => true,
         [b'+' | b'-', a, b, b':', c, d] => [a, b, c, d].iter().all(|byte| byte.is_ascii_digit()),
         _ => false,
     };
-    (is_shaped && is_zone).then(|| Shape { date_time: &text[..text.len() - zone.len()], zone })
+    (is_shaped && is_offset).then(|| Shape { date_time: &text[..text.len() - rest.len()], offset: rest })
+}
+
+fn after_fraction(text: &[u8]) -> Option<&[u8]> {
+    let Some(fraction) = text.strip_prefix(b".") else { return Some(text) };
+    let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (1..=9).contains(&digits).then(|| &fraction[digits..])
 }
 
 impl Shape<'_> {
-    /// `None`: there is no such date, time or zone.
-    fn nanos_since_epoch(&self) -> Option<i128> {
-        let at: jiff::civil::DateTime = self.date_time.parse().ok()?;
-        // jiff reads a leap second as the second before it, which would be early.
-        let leap_seconds = if self.date_time.as_bytes().get(17..19) == Some(b"60") { 1 } else { 0 };
-        let seconds = leap_seconds - self.offset_minutes()? * 60;
-        Some(at.duration_since(EPOCH).as_nanos() + seconds * 1_000_000_000)
+    /// `None`: there is no such date or time.
+    fn date_time(&self) -> Option<DateTime> {
+        self.date_time.parse().ok()
     }
 
-    /// Minutes from UTC to the zone.
-    fn offset_minutes(&self) -> Option<i128> {
-        let [sign, a, b, b':', c, d] = self.zone else { return Some(0) };
-        let of = |tens: &u8, ones: &u8| i128::from(tens - b'0') * 10 + i128::from(ones - b'0');
-        let (hours, minutes) = (of(a, b), of(c, d));
-        let offset = hours * 60 + minutes;
-        (hours < 24 && minutes < 60).then_some(if *sign == b'-' { -offset } else { offset })
+    /// `None`: there is no such offset.
+    fn offset(&self) -> Option<Given> {
+        match self.offset {
+            b"" => Some(Given::Nothing),
+            b"Z" | b"z" | b"-00:00" => Some(Given::Utc),
+            offset => offset_of(offset).map(Given::Offset),
+        }
+    }
+
+    fn nanos_since_epoch(&self, at: DateTime, offset_seconds: i32) -> i128 {
+        // jiff reads a leap second as the second before it, which would be early.
+        let leap_seconds = if self.date_time.as_bytes().get(17..19) == Some(b"60") { 1 } else { 0 };
+        at.duration_since(EPOCH).as_nanos() + (leap_seconds - i128::from(offset_seconds)) * 1_000_000_000
     }
 }
 
@@ -181,7 +215,9 @@ fn reason_against(text: &str) -> &'static str {
         && text.contains(':')
     {
         "has a zone without a colon (+0100, where +01:00 is right)"
-    } else if text.parse::<jiff::civil::DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
+    } else if text.len() == DATE_CHARS && text.parse::<jiff::civil::Date>().is_ok() {
+        "is a date, which has no time of day"
+    } else if text.parse::<DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
         "has no zone, without which it is no moment"
     } else {
         "is not RFC 3339"
@@ -223,7 +259,7 @@ impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What is beyond what RFC 3339 can write was refused when it came in.
         let since_epoch = jiff::SignedDuration::from_millis(self.0.as_millis());
-        let at = EPOCH.checked_add(since_epoch).unwrap_or(jiff::civil::DateTime::MAX);
+        let at = EPOCH.checked_add(since_epoch).unwrap_or(DateTime::MAX);
         write!(f, "{at:.3}Z")
     }
 }
@@ -257,6 +293,9 @@ mod tests {
             "2030-01-31T09:30:00.000Z",
             "2030-01-31T10:30:00+01:00",
             "2030-01-31T09:30:00-00:00",
+            // As Java prints whole minutes.
+            "2030-01-31T09:30Z",
+            "2030-01-31T10:30+01:00",
         ] {
             assert_eq!(millis_of(&format!("{text:?}")), Ok(1_896_082_200_000), "{text}");
         }
@@ -300,7 +339,13 @@ mod tests {
         #[test]
         fn times_are_read_as_jiff_reads_them(text in "[12][0-9]{3}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|z|[-+][01][0-9]:[0-5][0-9])") {
             let by_jiff = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_nanosecond);
-            prop_assert_eq!(shape_of(&text).unwrap().nanos_since_epoch(), by_jiff);
+            let shape = shape_of(&text).unwrap();
+            let seconds = |given| match given {
+                Given::Offset(seconds) => seconds,
+                Given::Nothing | Given::Utc => 0,
+            };
+            let nanos = shape.date_time().zip(shape.offset()).map(|(at, given)| shape.nanos_since_epoch(at, seconds(given)));
+            prop_assert_eq!(nanos, by_jiff);
         }
     }
 
@@ -308,10 +353,14 @@ mod tests {
     fn due_times_that_are_none_are_refused_with_the_reason() {
         for (json, reason) in [
             (r#""2030-01-31T09:30:00""#, "zone"),
-            (r#""2030-01-31""#, "RFC 3339"),
+            (r#""2030-01-31T09:30""#, "zone"),
+            (r#""2030-01-31""#, "no time of day"),
+            (r#""2030-01-31[Europe/Berlin]""#, "no time of day"),
+            (r#""2030-01-31T09Z""#, "RFC 3339"),
+            (r#""2030-01-31T09:30:Z""#, "RFC 3339"),
+            (r#""2030-01-31T09:30.5Z""#, "RFC 3339"),
             (r#""2030-02-30T09:30:00Z""#, "no date"),
             (r#""2030-01-31T25:30:00Z""#, "no date"),
-            (r#""2030-01-31T09:30:00+01:00[Europe/Berlin]""#, "RFC 3339"),
             (r#""2030-01-31T09:30:00.1234567890Z""#, "RFC 3339"),
             (r#""1969-12-31T23:59:59Z""#, "1970"),
             (r#""9999-12-31T23:59:59.9991Z""#, "after the year 9999"),
@@ -341,6 +390,70 @@ mod tests {
             // What was given is quoted before the reason.
             let said = wrong.strip_prefix(json).unwrap_or(&wrong);
             assert!(said.contains(reason), "{json}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn times_with_the_name_of_a_zone_are_read_by_its_rules() {
+        for (text, in_utc) in [
+            ("2030-01-31T10:30:00+01:00[Europe/Berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T10:30+01:00[!Europe/Berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T10:30[Europe/Berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31 10:30[europe/berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-07-31T11:30:00.5[Europe/Berlin]", "2030-07-31T09:30:00.5Z"),
+            ("2030-01-31T09:30Z[Europe/Berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T09:30-00:00[Europe/Berlin]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T09:30[UTC]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T09:30Z[Etc/UTC]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T10:30[+01:00]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T10:30+01:00[Europe/Berlin][u-ca=hebrew]", "2030-01-31T09:30:00Z"),
+            ("2030-01-31T10:30+01:00[_x=y]", "2030-01-31T09:30:00Z"),
+            // There twice: the offset says which.
+            ("2030-10-27T02:30+02:00[Europe/Berlin]", "2030-10-27T00:30:00Z"),
+            ("2030-10-27T02:30+01:00[Europe/Berlin]", "2030-10-27T01:30:00Z"),
+            ("9999-12-31T23:59[Europe/Berlin]", "9999-12-31T22:59:00Z"),
+        ] {
+            assert_eq!(millis_of(&format!("{text:?}")), millis_of(&format!("{in_utc:?}")), "{text}");
+            assert!(millis_of(&format!("{text:?}")).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_that_contradict_the_rules_of_their_zone_are_refused() {
+        for (text, reason) in [
+            ("2030-01-31T10:30+02:00[Europe/Berlin]", "it says +02:00, and Europe/Berlin has +01:00 then"),
+            ("2030-01-31T10:30+02:00[!Europe/Berlin]", "it says +02:00"),
+            ("2030-01-31T10:30+02:00[-03:30]", "-03:30 has -03:30 then"),
+            ("2030-03-31T02:30[Europe/Berlin]", "leave out when they go from +01:00 to +02:00"),
+            ("2030-03-31T02:30+01:00[Europe/Berlin]", "leave out"),
+            ("2030-10-27T02:30[Europe/Berlin]", "twice in Europe/Berlin, with +02:00 and with +01:00"),
+            ("2030-10-27T02:30+03:00[Europe/Berlin]", "it says +03:00"),
+            ("2030-01-31T10:30[Europe/Munich]", "not known, \"Europe/Munich\""),
+            ("2030-01-31T10:30[CET-1CEST]", "not known"),
+            ("2030-01-31T10:30[]", "not known"),
+            ("2030-01-31T10:30[../../etc/passwd]", "not known"),
+            ("2030-01-31T10:30[+25:00]", "not known"),
+            ("2030-01-31T10:30[Europe/Berlin", "no zone in brackets"),
+            ("2030-01-31T10:30[Europe/Berlin]Z", "no zone in brackets"),
+            ("2030-01-31T10:30[Europe/Berlin][Europe/Paris]", "not the first"),
+            ("2030-01-31T10:30Z[!u-ca=hebrew]", "critical"),
+            ("2030-01-31T10:30[u-ca=hebrew]", "no zone"),
+        ] {
+            let wrong = millis_of(&format!("{text:?}")).unwrap_err();
+            assert!(wrong.contains(reason), "{text}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn a_plus_that_became_a_blank_is_a_plus() {
+        let moment = due_at(raw(r#""2030-01-31T09:30:00Z""#)).unwrap();
+        for text in [
+            "2030-01-31T10:30:00 01:00",
+            "2030-01-31 10:30 01:00",
+            "2030-01-31T10:30+01:00[Europe/Berlin]",
+            "2030-01-31T04:30[Etc/GMT 5]",
+        ] {
+            assert_eq!(due_at_of_parameter(text), Ok(moment), "{text}");
         }
     }
 
@@ -396,6 +509,14 @@ mod tests {
             let json = serde_json::to_string(&text).unwrap();
             prop_assert!(delay(raw(&json)).is_err() || !text.is_empty());
             prop_assert!(due_at(raw(&json)).is_err() || !text.is_empty());
+        }
+
+        #[test]
+        fn no_zone_makes_the_parser_panic(text in "2030-0[1-9]-[0-3][0-9]T[0-2][0-9]:30(:[0-5][0-9])?(Z|[-+]0[0-9]:[03]0)?([\\[]!?(Europe/Berlin|Africa/Monrovia|[-+]?[0-9:]{1,6}|.{0,10})[\\]]?){0,3}") {
+            let json = serde_json::to_string(&text).unwrap();
+            if let Ok(at) = due_at(raw(&json)) {
+                prop_assert!(at.as_millis() > 0);
+            }
         }
 
         #[test]

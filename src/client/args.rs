@@ -119,7 +119,7 @@ pub struct Lines {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Due {
-    /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or milliseconds since the epoch.
+    /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pub due_at: Option<String>,
     /// In how long to publish: 30m, "1h 30m", 2d, PT30M, or milliseconds.
