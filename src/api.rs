@@ -26,6 +26,7 @@ mod document;
 pub mod draft;
 mod fields;
 mod front;
+mod given_headers;
 mod health;
 mod interface;
 mod line;

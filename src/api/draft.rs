@@ -7,15 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
-use super::fields::{boolean, members, object, string};
+use super::fields::{boolean, members, string};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::refusal::Origin;
-use super::times;
-use super::trace::{TRACEPARENT, TraceParent};
-use super::values::{shown, string_of};
-use crate::domain::headers::{COUNT_MAX, HeadersError};
-use crate::domain::{Headers, Record, TaskName, TopicName};
+use super::trace::TraceParent;
+use super::{given_headers, times};
+use crate::domain::{Record, TaskName, TopicName};
 use crate::node::service::{Draft, Due};
 
 /// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
@@ -98,7 +96,7 @@ fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TracePare
         let (payload, origin) = payload_of(payload, payload_text, payload_base64)?;
         (Some(payload), origin)
     };
-    let record = Record { topic, key, payload, headers: headers_of(headers, trace)? };
+    let record = Record { topic, key, payload, headers: given_headers::read(headers, trace)? };
     let draft = Draft { record, name: None, due };
     Ok((draft, Origin { due: due_origin, payload: payload_origin }))
 }
@@ -158,50 +156,6 @@ fn name_of(name: &RawValue) -> Result<TaskName, Problem> {
     TaskName::new(&string(name, "name")?).map_err(|error| Problem::invalid("name", error.to_string()))
 }
 
-/// The headers of a task, and the trace of its request if it brings none of its own.
-fn headers_of(value: Member<'_>, trace: Option<&TraceParent>) -> Result<Headers, Problem> {
-    let mut headers = value.map_or(Ok(Vec::new()), given_headers)?;
-    if let Some(trace) = trace
-        && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
-    {
-        if headers.len() == COUNT_MAX {
-            let detail = format!("a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more");
-            return Err(Problem::invalid("headers", detail));
-        }
-        headers.push((Cow::Borrowed(TRACEPARENT), Cow::Borrowed(trace.as_str())));
-    }
-    // One by one where it fails, to name the header: a refusal may cost more than what goes through.
-    Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_bytes()))).map_err(|error| {
-        let is_wrong = |name: &str, value: &str| Headers::new([(name, value.as_bytes())]).is_err();
-        let wrong = headers.iter().find(|(name, value)| is_wrong(name, value));
-        let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| header_path(name));
-        Problem::invalid(field, error.to_string())
-    })
-}
-
-type GivenHeaders<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
-
-fn given_headers(value: &RawValue) -> Result<GivenHeaders<'_>, Problem> {
-    let given = object(value.get()).map_err(|problem| problem.at("headers"))?;
-    if given.count > COUNT_MAX {
-        return Err(Problem::invalid("headers", HeadersError::TooMany.to_string()));
-    }
-    let mut headers: GivenHeaders<'_> = Vec::with_capacity(given.pairs.len() + 1);
-    for (name, value) in given.pairs {
-        if headers.iter().any(|(known, _)| *known == name) {
-            return Err(Problem::new(ProblemType::DuplicateField, "the header is given twice").at(header_path(&name)));
-        }
-        let value = string_of(value).map_err(|wrong| Problem::invalid(header_path(&name), wrong))?;
-        headers.push((name, value));
-    }
-    Ok(headers)
-}
-
-fn header_path(name: &str) -> String {
-    let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    if is_plain { format!("headers.{}", shown(name)) } else { format!("headers[{:?}]", shown(name)) }
-}
-
 fn bytes_of(text: Cow<'_, str>) -> Box<[u8]> {
     match text {
         Cow::Borrowed(text) => text.as_bytes().into(),
@@ -256,15 +210,6 @@ mod tests {
     fn names_of_fields_may_be_written_with_escapes() {
         let draft = read(r#"{"\u0074opic":"t","delay":0,"payload_text":"a\u0000b"}"#).unwrap();
         assert_eq!(draft.record.payload.as_deref(), Some(b"a\0b".as_slice()));
-    }
-
-    #[test]
-    fn headers_keep_their_order() {
-        let draft = read(r#"{"topic":"t","delay":0,"payload":1,"headers":{"b":"1","a":"\u00e4"}}"#).unwrap();
-        let headers: Vec<(String, Vec<u8>)> = crate::domain::headers::decode(draft.record.headers.as_bytes())
-            .map(|(name, value)| (name.to_owned(), value.to_vec()))
-            .collect();
-        assert_eq!(headers, [("b".to_owned(), b"1".to_vec()), ("a".to_owned(), "ä".as_bytes().to_vec())]);
     }
 
     proptest! {

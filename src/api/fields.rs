@@ -54,8 +54,13 @@ impl Array<'_> {
     pub const ITEMS_MAX: usize = 10_000;
 }
 
+/// The values of an array; whoever asks says where it stands.
+pub fn values(value: &RawValue) -> Result<Array<'_>, Problem> {
+    serde_json::from_str(value.get()).map_err(|error| problem_of(&error, "an array", value.get()))
+}
+
 pub fn array<'a>(value: &'a RawValue, field: &'static str) -> Result<Array<'a>, Problem> {
-    serde_json::from_str(value.get()).map_err(|error| problem_of(&error, "an array", value.get()).at(field))
+    values(value).map_err(|problem| problem.at(field))
 }
 
 /// A string.

@@ -178,18 +178,50 @@ impl ReceiptJson {
     }
 }
 
-/// Headers as they are kept; REST takes them as strings only, so that they are.
+/// Headers as they are kept, written so that reading them gives the same.
 struct HeadersJson<'a>(&'a [u8]);
 
 impl Serialize for HeadersJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(headers::decode(self.0).map(|(name, value)| (name, String::from_utf8_lossy(value))))
+        let all: Vec<(&str, Option<&[u8]>)> = headers::decode(self.0).collect();
+        let mut map = serializer.serialize_map(None)?;
+        for (index, (name, value)) in all.iter().enumerate() {
+            if all[..index].iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            let more = all[index + 1..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value);
+            let values: Vec<ValueJson<'_>> = std::iter::once(*value).chain(more).map(ValueJson).collect();
+            match values.as_slice() {
+                [one] => map.serialize_entry(name, one)?,
+                several => map.serialize_entry(name, several)?,
+            }
+        }
+        map.end()
+    }
+}
+
+struct ValueJson<'a>(Option<&'a [u8]>);
+
+impl Serialize for ValueJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(bytes) = self.0 else { return serializer.serialize_none() };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_not_utf_8) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("base64", &Shown(Base64Display::new(bytes, &STANDARD)))?;
+                map.end()
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::api::given_headers;
     use crate::domain::{Headers, Kept, Shard, TopicName};
 
     fn view(payload: Option<&[u8]>) -> TaskView {
@@ -234,5 +266,20 @@ mod tests {
             assert!(json(Some(payload)).ends_with(&format!("{member}}}")), "{payload:?}");
         }
         assert!(json(None).ends_with(r#""tombstone":true}"#));
+    }
+
+    fn value() -> impl Strategy<Value = Option<Vec<u8>>> {
+        proptest::option::of(prop_oneof![any::<Vec<u8>>(), any::<String>().prop_map(String::into_bytes)])
+    }
+
+    proptest! {
+        /// Of one name all values stand together.
+        #[test]
+        fn what_is_written_is_read_back(names in proptest::collection::hash_map("[a-z]{1,5}", proptest::collection::vec(value(), 1..4), 0..6)) {
+            let given = names.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_deref())));
+            let headers = Headers::new(given).unwrap();
+            let json = serde_json::to_string(&HeadersJson(headers.as_bytes())).unwrap();
+            prop_assert_eq!(given_headers::read(Some(serde_json::from_str(&json).unwrap()), None).unwrap(), headers);
+        }
     }
 }

@@ -74,9 +74,15 @@ pub struct Submit {
     /// The record's key, in base64.
     #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
     pub key_base64: Option<String>,
-    /// A header of the record; repeatable. Names that begin with punctual- are reserved.
+    /// A header of the record; repeatable, also for one name. Names that begin with punctual- are reserved.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
+    /// A header whose value is bytes, in base64; repeatable. These come after those of --header.
+    #[arg(long, value_name = "NAME=BASE64", value_parser = header, conflicts_with = "file")]
+    pub header_base64: Vec<(String, String)>,
+    /// A header whose value is null; repeatable. These come last.
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
+    pub header_null: Vec<String>,
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, conflicts_with = "file")]
     pub name: Option<String>,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -33,8 +34,8 @@ struct Draft<'a> {
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "headers")]
-    headers: &'a [(String, String)],
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "headers")]
+    headers: Vec<(&'a str, HeaderValue<'a>)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
 }
@@ -52,9 +53,36 @@ impl Serialize for NumberOrText<'_> {
     }
 }
 
-/// As they were given: of a name that is there twice the node says so.
-fn headers<S: Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(headers.iter().map(|(name, value)| (name, value)))
+#[derive(Serialize, Clone, Copy, Debug)]
+#[serde(untagged)]
+enum HeaderValue<'a> {
+    Text(&'a str),
+    Binary { base64: &'a str },
+    Null,
+}
+
+/// A name that is there several times has a list of its values.
+fn headers<S: Serializer>(headers: &[(&str, HeaderValue<'_>)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (index, (name, value)) in headers.iter().enumerate() {
+        if headers[..index].iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        let values: Vec<HeaderValue<'_>> =
+            headers[index..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value).collect();
+        match values.len() {
+            1 => map.serialize_entry(name, value)?,
+            _ => map.serialize_entry(name, &values)?,
+        }
+    }
+    map.end()
+}
+
+fn headers_of(args: &args::Submit) -> Vec<(&str, HeaderValue<'_>)> {
+    let texts = args.headers.iter().map(|(name, value)| (name.as_str(), HeaderValue::Text(value)));
+    let binaries = args.header_base64.iter().map(|(name, base64)| (name.as_str(), HeaderValue::Binary { base64 }));
+    let nulls = args.header_null.iter().map(|name| (name.as_str(), HeaderValue::Null));
+    texts.chain(binaries).chain(nulls).collect()
 }
 
 /// The body of the submit, or what is wrong with the command line. Of a replacement, topic and name stand in the path.
@@ -75,7 +103,7 @@ pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
         tombstone: args.payload.tombstone,
         key: args.key.as_deref(),
         key_base64: args.key_base64.as_deref(),
-        headers: &args.headers,
+        headers: headers_of(args),
         name: args.name.as_deref().filter(|_| !args.replace),
     };
     serde_json::to_vec(&draft).map_err(|error| format!("put the task into JSON: {error}"))

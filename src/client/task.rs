@@ -20,7 +20,7 @@ pub struct Task {
     pub attempt: Option<i64>,
     pub receipt: Option<Receipt>,
     #[serde(default)]
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Header>,
     #[serde(default, deserialize_with = "given")]
     pub payload: Option<Box<RawValue>>,
     pub payload_text: Option<String>,
@@ -35,6 +35,31 @@ pub struct Task {
 /// A payload of null is one.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// All values of a name.
+#[derive(Deserialize, Debug)]
+#[serde(untagged)]
+pub enum Header {
+    One(HeaderValue),
+    Several(Vec<HeaderValue>),
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(untagged)]
+pub enum HeaderValue {
+    Text(String),
+    Binary { base64: String },
+    Null,
+}
+
+impl Header {
+    fn values(&self) -> &[HeaderValue] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Several(values) => values,
+        }
+    }
 }
 
 #[derive(Deserialize, Debug)]
@@ -70,8 +95,14 @@ impl Task {
         }
         line("key", self.key.as_deref());
         line("key base64", self.key_base64.as_deref());
-        for (name, value) in &self.headers {
-            line("header", Some(&format!("{name}={value}")));
+        for (name, header) in &self.headers {
+            for value in header.values() {
+                match value {
+                    HeaderValue::Text(text) => line("header", Some(&format!("{name}={text}"))),
+                    HeaderValue::Binary { base64 } => line("  in base64", Some(&format!("{name}={base64}"))),
+                    HeaderValue::Null => line("  null", Some(name)),
+                }
+            }
         }
         line("payload", self.payload.as_deref().map(|payload| payload.get()).or(self.payload_text.as_deref()));
         line("  in base64", self.payload_base64.as_deref());

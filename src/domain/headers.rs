@@ -7,8 +7,11 @@ pub const RESERVED_PREFIX: &str = "punctual-";
 /// At most this many headers on one task: more is a mistake, and each costs the producer about 1 us.
 pub const COUNT_MAX: usize = 128;
 
+/// The length of a null value, after which no value comes. No value is as long.
+const NULL: u32 = u32::MAX;
+
 /// Headers in the order in which they were given, in the encoding of the column `headers`: for each, the length of the name (u16, big endian), the
-/// name, the length of the value (u32, big endian), the value. No headers are no bytes.
+/// name, the length of the value (u32, big endian), the value; of a null value the length is `ffffffff`. No headers are no bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Headers(Vec<u8>);
 
@@ -18,7 +21,7 @@ pub enum HeadersError {
     EmptyName,
     #[error("header names that begin with '{RESERVED_PREFIX}' are reserved, {0:?} is one")]
     Reserved(String),
-    #[error("a header name has at most 65535 bytes and a value at most 4 GiB")]
+    #[error("a header name has at most 65535 bytes and a value less than 4 GiB")]
     TooLong,
     #[error("a header name may not contain the character NUL")]
     Nul,
@@ -27,7 +30,8 @@ pub enum HeadersError {
 }
 
 impl Headers {
-    pub fn new<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<Self, HeadersError> {
+    /// Headers with these names and values; a name may be there several times, and a value may be null.
+    pub fn new<'a, V: Into<Option<&'a [u8]>>>(headers: impl IntoIterator<Item = (&'a str, V)>) -> Result<Self, HeadersError> {
         let mut encoded = Vec::new();
         for (count, (name, value)) in headers.into_iter().enumerate() {
             if count == COUNT_MAX {
@@ -35,11 +39,16 @@ impl Headers {
             }
             check_name(name)?;
             let name_length = u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
-            let value_length = u32::try_from(value.len()).map_err(|_too_long| HeadersError::TooLong)?;
+            let value: Option<&[u8]> = value.into();
+            let value_length = match value.map(|value| u32::try_from(value.len())) {
+                None => NULL,
+                Some(Ok(length)) if length < NULL => length,
+                Some(_too_long) => return Err(HeadersError::TooLong),
+            };
             encoded.extend_from_slice(&name_length.to_be_bytes());
             encoded.extend_from_slice(name.as_bytes());
             encoded.extend_from_slice(&value_length.to_be_bytes());
-            encoded.extend_from_slice(value);
+            encoded.extend_from_slice(value.unwrap_or_default());
         }
         Ok(Self(encoded))
     }
@@ -70,11 +79,14 @@ fn check_name(name: &str) -> Result<(), HeadersError> {
 }
 
 /// Reads an encoding back, header by header; it ends early at bytes that are no encoding, and never panics.
-pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
     let mut rest = encoded;
     std::iter::from_fn(move || {
         let (name, after_name) = split_counted::<2>(rest)?;
-        let (value, after_value) = split_counted::<4>(after_name)?;
+        let (value, after_value) = match after_name.strip_prefix(&NULL.to_be_bytes()) {
+            Some(after_value) => (None, after_value),
+            None => split_counted::<4>(after_name).map(|(value, after_value)| (Some(value), after_value))?,
+        };
         rest = after_value;
         Some((std::str::from_utf8(name).ok()?, value))
     })
@@ -95,8 +107,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(headers in proptest::collection::vec(("[a-z]{1,20}", proptest::collection::vec(any::<u8>(), 0..50)), 0..10)) {
-            let pairs: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
+        fn what_is_encoded_is_decoded(headers in proptest::collection::vec(("[a-z]{1,20}", proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50))), 0..10)) {
+            let pairs: Vec<(&str, Option<&[u8]>)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
             let encoded = Headers::new(pairs.iter().copied()).unwrap();
             prop_assert_eq!(decode(encoded.as_bytes()).collect::<Vec<_>>(), pairs);
         }
@@ -105,6 +117,16 @@ mod tests {
         fn any_bytes_decode_without_panic(bytes: Vec<u8>) {
             prop_assert!(decode(&bytes).count() <= bytes.len());
         }
+    }
+
+    /// Rows of the first release are read for ever.
+    #[test]
+    fn the_encoding_stays() {
+        let of_strings = Headers::new([("a", b"1".as_slice()), ("b", b"".as_slice())]).unwrap();
+        assert_eq!(of_strings.as_bytes(), b"\x00\x01a\x00\x00\x00\x011\x00\x01b\x00\x00\x00\x00");
+        let of_null = Headers::new([("a", None), ("a", Some(b"1".as_slice()))]).unwrap();
+        assert_eq!(of_null.as_bytes(), b"\x00\x01a\xff\xff\xff\xff\x00\x01a\x00\x00\x00\x011");
+        assert_eq!(decode(of_null.as_bytes()).collect::<Vec<_>>(), [("a", None), ("a", Some(b"1".as_slice()))]);
     }
 
     #[test]

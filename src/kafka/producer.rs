@@ -207,7 +207,7 @@ impl Drop for Polling {
 fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(task.headers).count());
     for (key, value) in headers::decode(task.headers) {
-        sent = sent.insert(Header { key, value: Some(value) });
+        sent = sent.insert(Header { key, value });
     }
     let mut id = [0; 36];
     let id = task.first_id.uuid().hyphenated().encode_lower(&mut id);
@@ -234,21 +234,29 @@ mod tests {
 
     #[test]
     fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {
-        let own = headers::Headers::new([("trace", b"\x00\xff".as_slice()), ("empty", b"".as_slice())]).unwrap();
+        let own = headers::Headers::new([
+            ("trace", Some(b"\x00\xff".as_slice())),
+            ("empty", Some(b"")),
+            ("null", None),
+            ("trace", None),
+        ])
+        .unwrap();
         let first_id = TaskId::new(Timestamp::from_millis(1_700_000_000_123), Shard::new(7), 42);
         let id = TaskId::new(Timestamp::from_millis(1_800_000_000_000), Shard::new(7), 43);
         let task =
             BatchTask { id, first_id, attempt: 2, topic: 0, key: None, payload: None, headers: own.as_bytes(), name: None };
         let sent = headers_of(&task);
-        let sent: Vec<(&str, &[u8])> = sent.iter().map(|header| (header.key, header.value.unwrap())).collect();
+        let sent: Vec<(&str, Option<&[u8]>)> = sent.iter().map(|header| (header.key, header.value)).collect();
         let text = first_id.to_string();
         assert_eq!(
             sent,
             [
-                ("trace", b"\x00\xff".as_slice()),
-                ("empty", b""),
-                ("punctual-task-id", text.as_bytes()),
-                ("punctual-due-at", b"1700000000123"),
+                ("trace", Some(b"\x00\xff".as_slice())),
+                ("empty", Some(b"")),
+                ("null", None),
+                ("trace", None),
+                ("punctual-task-id", Some(text.as_bytes())),
+                ("punctual-due-at", Some(b"1700000000123")),
             ]
         );
     }

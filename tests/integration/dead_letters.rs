@@ -26,8 +26,13 @@ async fn states(cluster: &Cluster, id: Uuid) -> Vec<String> {
     lines
 }
 
+/// All that Kafka has.
+fn headers() -> Value {
+    json!({ "h": "1", "null": null, "tag": ["a", { "base64": "/w==" }, null] })
+}
+
 fn large_task(topic: &str, start: i64, n: i64, text: &str) -> Value {
-    json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": { "h": "1" } })
+    json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": headers() })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,10 +76,15 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     assert_eq!(answer.status, 200, "{}", answer.text);
     let task = &answer.json();
     assert_eq!((&task["id"], &task["state"], &task["attempt"]), (&json!(ids[0].to_string()), &json!("scheduled"), &json!(3)));
-    assert_eq!((&task["payload_text"], &task["name"]), (&json!(text), &json!("n0")));
+    assert_eq!((&task["payload_text"], &task["name"], &task["headers"]), (&json!(text), &json!("n0"), &headers()));
     assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
     let record = consumer.wait_count(1, DEADLINE).await[0].clone();
     assert_eq!(record.task_id(), ids[0]);
+    let values: Vec<(&str, Option<&[u8]>)> =
+        record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+    let wanted: [(&str, Option<&[u8]>); 5] =
+        [("h", Some(b"1")), ("null", None), ("tag", Some(b"a")), ("tag", Some(b"\xff")), ("tag", None)];
+    assert_eq!(values[..5], wanted);
     cluster.wait_final(4, DEADLINE).await;
     eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
     let found = api.task(ids[0]).await;

@@ -16,8 +16,14 @@ use crate::support::eventually;
 async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_finds_it() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-bytes", 3, &[("message.timestamp.type", "LogAppendTime")]).await;
-    let headers =
-        Headers::new([("a", b"\x00\x01\xff".as_slice()), ("a", b"again".as_slice()), ("empty", b"".as_slice())]).unwrap();
+    let headers = Headers::new([
+        ("a", Some(b"\x00\x01\xff".as_slice())),
+        ("a", Some(b"again")),
+        ("empty", Some(b"")),
+        ("null", None),
+        ("a", None),
+    ])
+    .unwrap();
     let all_bytes: Vec<u8> = (0..=255).collect();
     let records: [Parts<'_>; 5] = [
         (Some(b"key"), Some(all_bytes.as_slice()), headers),
@@ -41,12 +47,12 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
         let message = read.iter().find(here).unwrap();
         assert_eq!((message.key(), message.payload()), (*key, *payload));
         assert_eq!(message.timestamp(), RecordTime::LogAppendTime(receipt.published_at.as_millis()));
-        let found: Vec<(String, Vec<u8>)> =
-            message.headers().unwrap().iter().map(|header| (header.key.to_owned(), header.value.unwrap().to_vec())).collect();
-        let mut expected: Vec<(String, Vec<u8>)> =
-            punctual::domain::headers::decode(own.as_bytes()).map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
-        expected.push(("punctual-task-id".to_owned(), task_id(ticket).to_string().into_bytes()));
-        expected.push(("punctual-due-at".to_owned(), b"1700000000000".to_vec()));
+        let owned = |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(<[u8]>::to_vec));
+        let found: Vec<(String, Option<Vec<u8>>)> =
+            message.headers().unwrap().iter().map(|header| owned((header.key, header.value))).collect();
+        let mut expected: Vec<(String, Option<Vec<u8>>)> = punctual::domain::headers::decode(own.as_bytes()).map(owned).collect();
+        expected.push(("punctual-task-id".to_owned(), Some(task_id(ticket).to_string().into_bytes())));
+        expected.push(("punctual-due-at".to_owned(), Some(b"1700000000000".to_vec())));
         assert_eq!(found, expected);
     }
     assert_eq!(fates[&0].partition(), fates[&1].partition(), "records of one key share a partition");

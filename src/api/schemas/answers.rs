@@ -47,7 +47,7 @@ fn task() -> Value {
         "state": reference("TaskState"),
         "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. Missing when only the state is known." },
         "receipt": reference("Receipt"),
-        "headers": { "type": "object", "additionalProperties": { "type": "string" }, "description": "As submitted, and the `traceparent` of the request where the task brought none." },
+        "headers": described("Headers", "As submitted (bytes that are text are answered as text), and the `traceparent` of the request where the task brought none."),
         "payload": { "description": "The record's value, when it is JSON: byte for byte as submitted." },
         "payload_text": { "type": "string", "description": "The record's value, when it is UTF-8 and no JSON." },
         "payload_base64": described("Base64", "The record's value, when it is not UTF-8."),

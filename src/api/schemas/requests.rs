@@ -13,6 +13,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("DueAt", due_at()),
         ("Delay", delay()),
         ("Headers", headers()),
+        ("HeaderValue", header_value()),
         ("NewTask", new_task()),
         ("NewNamedTask", new_named_task()),
         ("NewBatch", new_batch()),
@@ -24,7 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
 
 fn due_at() -> Value {
     json!({
-        "description": "The moment before which the task is not published: RFC 3339 with a zone, or whole milliseconds since the epoch. What is past is due at once.",
+        "description": "The moment before which the task is not published: RFC 3339 with an offset (`2030-01-31T09:30:00+01:00`; seconds may be left out), with the name of a zone (RFC 9557: `2030-01-31T09:30[Europe/Berlin]`), or with both if they agree; or whole milliseconds since the epoch. What is past is due at once.",
         "oneOf": [
             { "type": "string", "format": "date-time", "description": "From 1970 to 9999. Finer than a millisecond is rounded up." },
             {
@@ -52,11 +53,24 @@ fn delay() -> Value {
 fn headers() -> Value {
     json!({
         "type": "object",
-        "description": "Headers of the record, in the order in which they are given. Names that begin with `punctual-` are Punctual's own.",
+        "description": "Headers of the record, in the order in which they are given; a list gives a name several times. At most 128, each value of a list counts. Names that begin with `punctual-` are Punctual's own.",
         "maxProperties": COUNT_MAX,
         "propertyNames": { "minLength": 1, "pattern": "^(?![pP][uU][nN][cC][tT][uU][aA][lL]-)[^\\u0000]+$" },
-        "additionalProperties": { "type": "string" },
-        "examples": [{ "source": "orders" }],
+        "additionalProperties": {
+            "oneOf": [reference("HeaderValue"), { "type": "array", "minItems": 1, "maxItems": COUNT_MAX, "items": reference("HeaderValue") }],
+        },
+        "examples": [{ "source": "orders", "retried": null, "tag": ["a", "b"], "trace": { "base64": "/w==" } }],
+    })
+}
+
+fn header_value() -> Value {
+    json!({
+        "description": "The value of a header: text in UTF-8, bytes in base64, or null.",
+        "oneOf": [
+            { "type": "string" },
+            { "type": "null" },
+            { "type": "object", "required": ["base64"], "properties": { "base64": reference("Base64") }, "additionalProperties": false },
+        ],
     })
 }
 

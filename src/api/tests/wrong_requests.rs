@@ -95,6 +95,10 @@ async fn values_beyond_their_bounds_are_refused() {
     for (body, field) in [
         (with("name", format!("{:?}", "n".repeat(256))), "name"),
         (with("headers", format!("{{{}}}", headers.join(","))), "headers"),
+        (with("headers", format!("{{\"h\":[{}null]}}", "null,".repeat(128))), "headers"),
+        (with("headers", r#"{"h":[]}"#.to_owned()), "headers.h"),
+        (with("name", r#"".""#.to_owned()), "name"),
+        (with("name", r#""..""#.to_owned()), "name"),
         (format!(r#"{{"topic":{:?},"delay":1,"payload":1}}"#, "t".repeat(250)), "topic"),
     ] {
         check_response(api.ask(post("/v1/tasks", body)).await, (400, "invalid-value", field), field).await;
@@ -191,6 +195,16 @@ async fn wrong_replacements_are_refused_with_the_field() {
         let response = api.ask(request("PUT", &path, Some("application/json"), *body)).await;
         check_response(response, (*status, kind, field), body).await;
         check_response(api.ask(bare("GET", &path)).await, (404, "task-not-found", "name"), "nothing of it is stored").await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_clients_leave_out_of_a_path_is_refused_there_as_well() {
+    let api = api();
+    for name in ["%2e", "%2E%2e", ".", ".."] {
+        let path = format!("/v1/topics/t/tasks/{name}");
+        let response = api.ask(request("PUT", &path, Some("application/json"), r#"{"delay":1,"payload":1}"#)).await;
+        check_response(response, (400, "invalid-value", "name"), name).await;
     }
 }
 
