@@ -5,7 +5,9 @@ SHELL := bash
 .PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
-RELEASE_BUILD := cargo build --release --locked --bin punctual
+# With the demo in each of them: an example brings the dev-dependencies, and these turn features on in libraries of the program.
+# Without it in one of them, going from one target to the next would compile most of the program again.
+RELEASE_BUILD := cargo build --release --locked --bin punctual --example demo
 
 # What `make faults` was asked for, as flags of the program.
 FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY)) \
@@ -17,7 +19,7 @@ help: ## show this
 demo: ## 1,000 tasks, two nodes, one of them killed half-way; says what arrived and how late
 	@scripts/stack prerequisites
 	@scripts/stack up
-	@$(RELEASE_BUILD) --example demo
+	@$(RELEASE_BUILD)
 	@eval "$$(scripts/stack env)"; PUNCTUAL_BIN=$(RELEASE)/punctual exec $(RELEASE)/examples/demo
 
 test: ## lints and all tests, against a real Postgres, etcd and Kafka
