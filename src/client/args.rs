@@ -128,8 +128,8 @@ pub struct Due {
     /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pub due_at: Option<String>,
-    /// In how long to publish: 30m, "1h 30m", 2d, PT30M, or milliseconds.
-    #[arg(long, value_name = "SPAN", allow_hyphen_values = true)]
+    /// In how long to publish: 250ms, 30s, 30m, "1h 30m", 2d or PT30M.
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true, value_parser = delay)]
     pub delay: Option<String>,
 }
 
@@ -222,6 +222,15 @@ fn no_flag(text: &str) -> Result<String, String> {
 /// The name of a task: in a path, `.` and `..` would be left out before anything is sent.
 fn name(text: &str) -> Result<String, String> {
     TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
+}
+
+/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node judges everything else.
+fn delay(text: &str) -> Result<String, String> {
+    let number = text.trim();
+    if number.parse::<f64>().is_ok() {
+        return Err(format!("a delay needs a unit: {number}ms, {number}s, {number}m, {number}h or {number}d"));
+    }
+    Ok(text.to_owned())
 }
 
 fn run_id(text: &str) -> Result<String, String> {

@@ -21,7 +21,7 @@ struct Draft<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     due_at: Option<NumberOrText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    delay: Option<NumberOrText<'a>>,
+    delay: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
     let draft = Draft {
         topic: args.topic.as_deref().filter(|_| !args.replace),
         due_at: args.due.due_at.as_deref().map(NumberOrText),
-        delay: args.due.delay.as_deref().map(NumberOrText),
+        delay: args.due.delay.as_deref(),
         payload: json,
         payload_text: args.payload.payload_text.as_deref().or(text_of_file),
         payload_base64: file.as_deref().filter(|_| text_of_file.is_none()).map(|bytes| STANDARD.encode(bytes)),

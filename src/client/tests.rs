@@ -87,7 +87,7 @@ async fn every_refusal_has_its_exit_code() {
     for (line, exit) in [
         ("no-such-topic --delay 1h --payload 1", Exit::Refused),
         ("t --delay 1month --payload 1", Exit::Refused),
-        ("t --delay -1 --payload 1", Exit::Refused),
+        ("t --delay -1s --payload 1", Exit::Refused),
         ("full --delay 1h --payload 1", Exit::NothingDone),
         ("away --delay 1h --payload 1", Exit::NothingDone),
         ("lost --delay 1h --payload 1", Exit::Unknown),
@@ -95,7 +95,7 @@ async fn every_refusal_has_its_exit_code() {
         let answer = submit(&node, line).await;
         assert_eq!(answer.problem().unwrap().exit(), exit, "{line}");
     }
-    let published = submit(&node, "published --delay 1000 --payload-text x").await;
+    let published = submit(&node, "published --delay 1s --payload-text x").await;
     let id = published.read::<super::task::Task>().unwrap().id;
     let too_late = cancel(&node, &id).await.problem().unwrap().ending();
     assert_eq!(too_late.exit, Exit::TooLate);
@@ -246,6 +246,20 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     }
 }
 
+#[test]
+fn a_delay_needs_a_unit() {
+    for number in ["30", "0", "+30", "-30", "1.5", " 30"] {
+        let words = ["punctual", "submit", "--topic", "t", "--payload", "1", "--delay", number];
+        let error = Line::try_parse_from(words).err().unwrap_or_else(|| panic!("`{number}` was taken"));
+        let right = format!("{0}ms, {0}s, {0}m", number.trim());
+        assert!(error.exit_code() == 2 && error.to_string().contains(&right), "{number}: {error}");
+    }
+    for span in ["30ms", "1.5h", "PT30M"] {
+        let args = submit_args(&format!("t --payload 1 --delay {span}")).unwrap();
+        assert_eq!(args.due.delay.as_deref(), Some(span));
+    }
+}
+
 fn said(line: &str) -> String {
     Line::try_parse_from(line.split(' ')).err().unwrap_or_else(|| panic!("{line} was taken")).to_string()
 }
@@ -296,11 +310,11 @@ async fn a_file_is_sent_byte_for_byte() {
     let path = std::env::temp_dir().join(format!("punctual-client-test-{}", std::process::id()));
     for (bytes, member) in [(b"text\n".as_slice(), r#""payload_text":"text\n""#), (b"\xff\x00", r#""payload_base64":"/wA=""#)] {
         std::fs::write(&path, bytes).unwrap();
-        let args = submit_args(&format!("t --delay 5 --payload-file {}", path.display())).unwrap();
+        let args = submit_args(&format!("t --delay 5ms --payload-file {}", path.display())).unwrap();
         let body = String::from_utf8(draft::body_of(&args).await.unwrap()).unwrap();
-        assert_eq!(body, format!(r#"{{"topic":"t","delay":5,{member}}}"#));
+        assert_eq!(body, format!(r#"{{"topic":"t","delay":"5ms",{member}}}"#));
     }
     std::fs::remove_file(&path).unwrap();
-    let args = submit_args("t --delay 5 --payload {x}").unwrap();
+    let args = submit_args("t --delay 5ms --payload {x}").unwrap();
     assert!(draft::body_of(&args).await.unwrap_err().contains("--payload-text"));
 }

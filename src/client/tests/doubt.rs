@@ -21,7 +21,7 @@ const REFUSED: &str = r#"{"type":"urn:punctual:problem:unknown-topic","title":"T
 /// A submit with a name, while the server answers so; it asks again for a second.
 async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answer, Ending> {
     let server = Scripted::start(answers).await;
-    let args = submit_args("t --name n --delay 5 --payload 1 --retry-for 1s").unwrap();
+    let args = submit_args("t --name n --delay 5ms --payload 1 --retry-for 1s").unwrap();
     submit_one(&args::Submit { node: server.node.clone(), ..args }).await
 }
 
@@ -88,7 +88,7 @@ fn no_value_can_be_taken_for_another_member() {
 async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
     for (first, asked_count) in [((502, ""), 1), ((503, UNKNOWN), 1), ((503, BUSY), 2)] {
         let server = Scripted::start([first, (201, "{}")]).await;
-        let args = submit_args("t --name n --replace --delay 5 --payload 1 --retry-for 1m").unwrap();
+        let args = submit_args("t --name n --replace --delay 5ms --payload 1 --retry-for 1m").unwrap();
         submit_one(&args::Submit { node: server.node.clone(), ..args }).await.unwrap();
         assert_eq!(server.asked().len(), asked_count, "{first:?}");
     }

@@ -180,8 +180,8 @@ async fn only_what_is_safe_to_repeat_is_repeated() {
 async fn a_replacement_says_which_one_it_is() {
     let task = r#"{"id":"i","topic":"t","state":"scheduled","due_at":"d"}"#;
     let server = Scripted::start([(200, task)]).await;
-    let args = super::submit_args("t --name order/17 --replace --delay 5 --payload 1").unwrap();
+    let args = super::submit_args("t --name order/17 --replace --delay 5ms --payload 1").unwrap();
     let answer = crate::client::submit_one(&crate::client::args::Submit { node: server.node.clone(), ..args }).await.unwrap();
-    assert_eq!(server.asked(), [r#"PUT /base/v1/topics/t/tasks/order%2F17 {"delay":5,"payload":1}"#]);
+    assert_eq!(server.asked(), [r#"PUT /base/v1/topics/t/tasks/order%2F17 {"delay":"5ms","payload":1}"#]);
     assert_eq!(print::replaced(&answer).unwrap(), "i  submitted in place of the one before, scheduled, due d to t");
 }
