@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, Api};
 use crate::clock;
@@ -22,6 +21,7 @@ use crate::domain::NodeId;
 use crate::node::service::Service;
 use crate::postgres::schema;
 use crate::shutdown::{Failure, Tasks, chain};
+use crate::signals::{EndSignal, Signals};
 use crate::{postgres, telemetry};
 
 /// How long the others may take to hear that this node leaves.
@@ -170,18 +170,15 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
 /// A supervisor may send the same wish twice, to the process and to its group.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM, SIGINT or SIGHUP (the terminal is closed) drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
+/// The first SIGTERM, SIGINT or SIGHUP drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
 fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut signals = Signals::listen(&EndSignal::ALL)?;
     let tasks = tasks.clone();
     tasks.clone().spawn("signals", async move {
         let mut told_at = None;
         loop {
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                _ = hangup.recv() => {}
+                _ = signals.next() => {}
                 () = tasks.stopping.cancelled() => return Ok(()),
             }
             let now = clock::monotonic();

@@ -14,4 +14,5 @@ pub mod kill_point;
 pub mod node;
 pub mod postgres;
 pub mod shutdown;
+pub mod signals;
 pub mod telemetry;

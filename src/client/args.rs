@@ -34,6 +34,13 @@ pub enum Command {
     Dead(Dead),
 }
 
+impl Command {
+    /// True of a command that ends in its own way when it is told to: it says what is done so far.
+    pub fn ends_by_itself(&self) -> bool {
+        matches!(self, Self::Submit(submit) if submit.file.is_some())
+    }
+}
+
 /// Which node is asked, and how it is answered.
 #[derive(Args, Clone, Debug)]
 pub struct Node {

@@ -26,7 +26,6 @@ use futures_util::stream::FuturesUnordered;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -43,10 +42,14 @@ use super::caller::Caller;
 use super::print;
 use crate::clock;
 use crate::domain::Monotonic;
+use crate::signals::{self, Signals};
 
 /// A batch of more bytes takes no further line; well below the default bound of a node on a body.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const BATCH_CHUNKS_MAX: usize = 16;
+
+/// Signals after which a run waits for what is under way.
+const STOPPED_BY: [signals::EndSignal; 2] = [signals::EndSignal::Interrupt, signals::EndSignal::Terminate];
 
 /// Submits the tasks of a file, or of standard input.
 pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
@@ -125,6 +128,13 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
     Ok((Box::new(file), bytes_total))
 }
 
+const fn words_for(signal: signals::EndSignal) -> &'static str {
+    match signal {
+        signals::EndSignal::Interrupt => "interrupted",
+        signals::EndSignal::Hangup | signals::EndSignal::Terminate => "told to end",
+    }
+}
+
 /// A run under way.
 #[derive(Debug)]
 struct Run<'a> {
@@ -155,14 +165,17 @@ impl<'a> Run<'a> {
         let mut under_way = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut signals = Signals::take();
+        // Elsewhere than in a container a closed terminal ends the run as it ends any program: the run id makes it repeatable.
+        let endings = if signals::needs_handlers() { &signals::EndSignal::ALL[..] } else { &STOPPED_BY };
+        // Where the system lets nobody listen, the process ends as it always does.
+        let mut signals = Signals::listen(endings).unwrap_or_default();
         let mut has_more = true;
         while has_more || !under_way.is_empty() {
             tokio::select! {
                 biased;
                 interrupted = signals.next() => {
                     let is_second = delivery.stopping.is_cancelled();
-                    self.interrupted(interrupted, &delivery);
+                    self.interrupted(words_for(interrupted), &delivery);
                     if is_second {
                         return;
                     }
@@ -374,36 +387,5 @@ struct LineJson<'a> {
 impl LineJson<'_> {
     const fn of(line: u64, outcome: &'static str) -> Self {
         Self { line, outcome, status: None, task: None, problem: None }
-    }
-}
-
-/// Ctrl-C, and being told to end. Taken once: a signal between two looks is not missed.
-#[derive(Debug)]
-struct Signals {
-    interrupt: Option<Signal>,
-    terminate: Option<Signal>,
-}
-
-impl Signals {
-    /// Where the system lets nobody listen, the process ends as it always does.
-    fn take() -> Self {
-        Self { interrupt: signal(SignalKind::interrupt()).ok(), terminate: signal(SignalKind::terminate()).ok() }
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            () = heard(self.interrupt.as_mut()) => "interrupted",
-            () = heard(self.terminate.as_mut()) => "told to end",
-        }
-    }
-}
-
-async fn heard(signal: Option<&mut Signal>) {
-    let heard = match signal {
-        Some(signal) => signal.recv().await,
-        None => None,
-    };
-    if heard.is_none() {
-        std::future::pending::<()>().await;
     }
 }

@@ -10,6 +10,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["domain"]),
     ("clock", &["domain", "engine"]),
     ("shutdown", &["clock"]),
+    ("signals", &[]),
     ("telemetry", &[]),
     ("kill_point", &[]),
     ("postgres", &["domain", "clock", "kill_point", "shutdown"]),
@@ -17,12 +18,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("etcd", &["domain", "clock", "shutdown", "telemetry"]),
     ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "kill_point", "shutdown", "telemetry"]),
     ("api", &["domain", "clock", "shutdown", "telemetry", "node::service"]),
-    ("client", &["domain", "clock"]),
+    ("client", &["domain", "clock", "signals"]),
     // It measures a cluster from outside, with a consumer and a forgotten session of its own; nothing of a node.
     ("bench", &["domain", "clock", "shutdown", "kafka", "client::figures", "postgres::old_snapshot", "postgres::connection"]),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
-    ("app", &["domain", "engine", "postgres", "kafka", "etcd", "node", "api", "clock", "shutdown", "telemetry", "config"]),
-    ("main", &["app", "bench", "client", "config", "shutdown", "telemetry"]),
+    (
+        "app",
+        &["domain", "engine", "postgres", "kafka", "etcd", "node", "api", "clock", "shutdown", "signals", "telemetry", "config"],
+    ),
+    ("main", &["app", "bench", "client", "config", "shutdown", "signals", "telemetry"]),
 ];
 
 /// Libraries that stop at their folder.

@@ -53,5 +53,6 @@ mod replay;
 mod restart;
 mod row_locks;
 mod settings;
+mod signals;
 mod storage;
 mod take_over;

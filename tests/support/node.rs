@@ -30,8 +30,15 @@ pub struct Node {
 
 /// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments, and without the settings of the shell that runs the tests.
 pub fn program(arguments: &[&str]) -> Command {
+    // Where the tests run in the background, or outlive their terminal, they were told to ignore these.
+    program_with("--default-signal=HUP,INT", arguments)
+}
+
+/// The program, with signals set by a flag of `env`.
+fn program_with(signals: &str, arguments: &[&str]) -> Command {
     let binary = std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
-    let mut command = Command::new(binary);
+    let mut command = Command::new("env");
+    command.arg(signals).arg(binary);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
         command.env_remove(name);
     }
@@ -45,12 +52,25 @@ impl Node {
         Self::spawn_with(name, arguments, &[], folder)
     }
 
+    /// The same, by a parent that had it ignore some signals.
+    pub fn spawn_ignoring(name: &str, signals: &str, arguments: &[&str], folder: &Path) -> Self {
+        let mut command = program_with(&format!("--ignore-signal={signals}"), &["serve"]);
+        command.args(arguments);
+        Self::spawn_command(name, command, folder)
+    }
+
     /// The same, with variables in its environment.
     pub fn spawn_with(name: &str, arguments: &[&str], variables: &[(&str, &str)], folder: &Path) -> Self {
+        let mut command = program(&["serve"]);
+        command.args(arguments).envs(variables.iter().copied());
+        Self::spawn_command(name, command, folder)
+    }
+
+    fn spawn_command(name: &str, mut command: Command, folder: &Path) -> Self {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
-        let mut command = program(&["serve", "--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
-        let child = command.args(arguments).envs(variables.iter().copied()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        command.args(["--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
+        let child = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let pid = child.id().unwrap();
         Self { name: name.to_owned(), child, pid, log, api: None }
     }

@@ -1,0 +1,121 @@
+//! Signals that tell this process to end, and those that its parent had it ignore.
+//!
+//! A process that listens for a signal replaces what it inherited. `nohup`, and a shell that starts a command in the background,
+//! hand a command SIGHUP or SIGINT as ignored: both stay ignored here. SIGTERM always counts, for supervisors end a process by it.
+//! The kernel keeps signals without a handler from the first process of a container, so there every command needs handlers.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A signal that ends processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndSignal {
+    /// The terminal is closed.
+    Hangup,
+    /// Ctrl-C.
+    Interrupt,
+    Terminate,
+}
+
+impl EndSignal {
+    pub const ALL: [Self; 3] = [Self::Hangup, Self::Interrupt, Self::Terminate];
+
+    fn kind(self) -> SignalKind {
+        match self {
+            Self::Hangup => SignalKind::hangup(),
+            Self::Interrupt => SignalKind::interrupt(),
+            Self::Terminate => SignalKind::terminate(),
+        }
+    }
+
+    /// What a shell reports of a process that the signal has killed: 128 and its number.
+    pub fn exit_code(self) -> i32 {
+        128 + self.kind().as_raw_value()
+    }
+}
+
+/// Signals that are listened for, from [`Self::listen`] on: one between two waits is not missed.
+#[derive(Debug, Default)]
+pub struct Signals {
+    /// `None`: it was inherited as ignored, and stays so.
+    hangup: Option<Signal>,
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+}
+
+impl Signals {
+    /// Listens for `endings`, unless they were inherited as ignored; the others keep what they do. Only the first listener of a
+    /// process sees what was inherited.
+    ///
+    /// # Errors
+    /// When the system takes no handler.
+    pub fn listen(endings: &[EndSignal]) -> io::Result<Self> {
+        // Without /proc nothing is known to be ignored.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = ignored_mask(&status);
+        let listen = |ending: EndSignal| {
+            let is_ignored = ending != EndSignal::Terminate && has(ignored, ending.kind());
+            (endings.contains(&ending) && !is_ignored).then(|| signal(ending.kind())).transpose()
+        };
+        Ok(Self {
+            hangup: listen(EndSignal::Hangup)?,
+            interrupt: listen(EndSignal::Interrupt)?,
+            terminate: listen(EndSignal::Terminate)?,
+        })
+    }
+
+    /// Waits for the next signal. Cancelled, it has taken none.
+    pub async fn next(&mut self) -> EndSignal {
+        tokio::select! {
+            () = heard(self.hangup.as_mut()) => EndSignal::Hangup,
+            () = heard(self.interrupt.as_mut()) => EndSignal::Interrupt,
+            () = heard(self.terminate.as_mut()) => EndSignal::Terminate,
+        }
+    }
+}
+
+async fn heard(signal: Option<&mut Signal>) {
+    let heard = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// True of the first process of a container: a signal without a handler does nothing to it.
+pub fn needs_handlers() -> bool {
+    std::process::id() == 1
+}
+
+/// The signals that `/proc/self/status` calls ignored, a bit for each; none when it does not say.
+fn ignored_mask(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn has(mask: u64, kind: SignalKind) -> bool {
+    let bit = u32::try_from(kind.as_raw_value() - 1).unwrap_or(u32::MAX);
+    mask.checked_shr(bit).is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_from_the_mask_of_the_kernel() {
+        let status = "Name:\tpunctual\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        let mask = ignored_mask(status);
+        assert_eq!(EndSignal::ALL.map(|ending| has(mask, ending.kind())), [true, false, false]);
+        assert_eq!(EndSignal::ALL.map(|ending| has(ignored_mask("SigIgn:\t2"), ending.kind())), [false, true, false]);
+        assert_eq!((ignored_mask(""), ignored_mask("SigIgn:\tx")), (0, 0));
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_process_that_was_killed() {
+        assert_eq!(EndSignal::ALL.map(EndSignal::exit_code), [129, 130, 143]);
+    }
+}
