@@ -4,6 +4,7 @@
 //! [`reader`] and the batches under way.
 
 mod delivery;
+mod difference;
 mod judge;
 pub mod line;
 mod reader;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -31,6 +32,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use self::delivery::{Delivered, Delivery};
+use self::difference::Member;
 use self::judge::{Outcome, Refused, Settled};
 use self::line::{Naming, WrongKind, WrongLine};
 use self::reader::{Chunk, Input, Reading};
@@ -40,6 +42,7 @@ use super::answer::{Ending, Exit};
 use super::args;
 use super::caller::Caller;
 use super::print;
+use super::task::printable;
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::signals::{self, Signals};
@@ -284,6 +287,7 @@ impl<'a> Run<'a> {
     fn report_line(&mut self, line: &Settled, screen: &Screen) {
         let shown = match &line.outcome {
             Outcome::Refused(refused) => return self.report_refused(line.number, refused, screen),
+            Outcome::Differs(task, members) => return self.report_differing(line.number, task, members, screen),
             Outcome::Accepted(task) => LineJson { status: Some(201), task: Some(task), ..LineJson::of(line.number, "accepted") },
             Outcome::Known(task) => LineJson { status: Some(200), task: Some(task), ..LineJson::of(line.number, "known") },
             Outcome::Unknown => LineJson::of(line.number, "unknown"),
@@ -293,6 +297,21 @@ impl<'a> Run<'a> {
         if self.plan.manner.is_json {
             self.print(&shown, screen);
         }
+    }
+
+    fn report_differing(&mut self, number: u64, task: &RawValue, members: &[Member], screen: &Screen) {
+        if self.plan.manner.is_json {
+            let (status, task, differs) = (Some(200), Some(task), Some(members));
+            return self.print(&LineJson { status, task, differs, ..LineJson::of(number, "differs") }, screen);
+        }
+        let members = members.iter().map(Member::to_string).collect::<Vec<_>>().join(", ");
+        let task: NamedTask = serde_json::from_str(task.get()).unwrap_or_default();
+        let text = format!(
+            "line {number}: not stored: its name `{}` stands for task {}, which differs from it ({members})",
+            printable(&task.name),
+            printable(&task.id)
+        );
+        screen.note("differs", &text);
     }
 
     fn report_refused(&mut self, number: u64, refused: &Refused, screen: &Screen) {
@@ -371,6 +390,14 @@ impl<'a> Run<'a> {
     }
 }
 
+/// What a message says of a task.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NamedTask {
+    id: String,
+    name: String,
+}
+
 /// What became of a line, for scripts.
 #[derive(Serialize)]
 struct LineJson<'a> {
@@ -380,12 +407,15 @@ struct LineJson<'a> {
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a RawValue>,
+    /// The members in which the line differs from `task`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs: Option<&'a [Member]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'a serde_json::Value>,
 }
 
 impl LineJson<'_> {
     const fn of(line: u64, outcome: &'static str) -> Self {
-        Self { line, outcome, status: None, task: None, problem: None }
+        Self { line, outcome, status: None, task: None, differs: None, problem: None }
     }
 }

@@ -23,6 +23,15 @@ impl Timestamp {
         Self(millis.clamp(0, Self::MAX.as_millis()).saturating_mul(1000))
     }
 
+    /// Reads RFC 3339 with a zone, rounded up to whole milliseconds. `None` of another text, and of a moment outside the bounds of
+    /// [`Self::from_millis`].
+    pub fn of_rfc3339(text: &str) -> Option<Self> {
+        let at: jiff::Timestamp = text.parse().ok()?;
+        let millis = i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;
+        let read = Self::from_millis(millis);
+        (read.as_millis() == millis).then_some(read)
+    }
+
     pub const fn as_micros(self) -> i64 {
         self.0
     }
@@ -86,6 +95,19 @@ mod tests {
         assert_eq!(Timestamp::from_micros(1_999).floor_millis(), Timestamp::from_millis(1));
         assert_eq!(Timestamp::from_micros(1_001).ceil_millis(), Timestamp::from_millis(2));
         assert_eq!(Timestamp::from_micros(2_000).ceil_millis(), Timestamp::from_millis(2));
+    }
+
+    #[test]
+    fn rfc_3339_is_read_up_to_the_next_millisecond() {
+        for (text, millis) in [
+            ("2030-01-31T09:30:00Z", Some(1_896_082_200_000)),
+            ("2030-01-31T10:30:00.2500001+01:00", Some(1_896_082_200_251)),
+            ("1969-12-31T23:59:59Z", None),
+            ("2030-01-31T09:30:00", None),
+            ("1896082200000", None),
+        ] {
+            assert_eq!(Timestamp::of_rfc3339(text).map(Timestamp::as_millis), millis, "{text}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn ids(results: &[Value]) -> HashSet<String> {
 }
 
 fn counts(accepted: usize, known: usize, refused: usize) -> Value {
-    json!({ "accepted": accepted, "known": known, "refused": refused, "unknown": 0, "not_submitted": 0 })
+    json!({ "accepted": accepted, "known": known, "differs": 0, "refused": refused, "unknown": 0, "not_submitted": 0 })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,6 +163,43 @@ async fn lines_that_are_refused_are_named_and_do_not_stop_the_others() {
     let refused = results.iter().find(|result| result["line"] == 5).unwrap();
     assert_eq!((&refused["status"], &refused["problem"]["field"]), (&json!(400), &json!("delay")), "{refused}");
     assert_eq!(results.len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_whose_name_stands_for_another_task_is_named_and_its_task_is_left() {
+    let cluster = Cluster::start("differing-lines").await;
+    let node = cluster.node().await;
+    let topic = cluster.topic("t").await;
+    let input = r#"{"due_at":1896082200000,"payload":{"n":1},"key":"k","headers":{"h":"1"}}
+{"due_at":"2030-01-31T09:30:00Z","payload_text":"{\"n\":1}","key_base64":"aw==","headers":{"h":"1"},"name":"r/1"}
+{"due_at":1896082200000,"payload":{"n":2},"headers":{"h":"1"},"name":"r/1"}
+{"due_at":1896082200001,"payload":{"n":1},"key":"k","headers":{"h":"2"},"name":"r/1"}
+{"delay":"1h","payload":1,"name":"own"}
+{"delay":"2h","payload":1,"name":"own"}
+{"delay":"2h","payload":2,"name":"own"}
+"#;
+    for (accepted, known) in [(2, 2), (0, 4)] {
+        // One after the other, for the first line of a name is to be the first one stored.
+        let words = ["--topic", &topic, "--run-id", "r", "--json", "--batch", "1", "--concurrency", "1"];
+        let output = submit_input(&node, input, &words).await;
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let (results, summary) = results(&output);
+        let mut wanted = counts(accepted, known, 0);
+        wanted["differs"] = json!(3);
+        assert_eq!(summary["counts"], wanted);
+        assert_eq!(summary["resume_line"], Value::Null);
+        let differing: Vec<(u64, &Value)> = results
+            .iter()
+            .filter(|result| result["outcome"] == "differs")
+            .map(|result| (result["line"].as_u64().unwrap(), &result["differs"]))
+            .collect();
+        assert_eq!(differing, [(3, &json!(["payload", "key"])), (4, &json!(["due_at", "headers"])), (7, &json!(["payload"]))]);
+    }
+    let output = submit_input(&node, input, &["--topic", &topic, "--run-id", "r", "--quiet"]).await;
+    let said = text(&output.stderr);
+    assert!(said.contains("line 7: not stored: its name `own` stands for task ") && said.contains("(payload)"), "{said}");
+    assert!(text(&output.stdout).contains("differing     3  not stored"), "{}", text(&output.stdout));
+    assert_eq!(cluster.count("select count(*) from task").await + cluster.count("select count(*) from task_far").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,7 +57,7 @@ punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSO
 pub const SUBMIT_EXIT_CODES: &str = "\
 Exit codes:
   0    done; of lines: each is stored, by this run or by an earlier one
-  1    refused: the message says what would be right; of lines: some were refused, all others are stored
+  1    refused: the message says what would be right; of lines: some were refused, or differ from the tasks of their names
   2    wrong usage
   3    nothing was done: the node cannot be reached, is busy, or lacks a server; of lines: some were not submitted
   5    --replace: too late, the task of this name is on its way

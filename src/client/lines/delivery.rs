@@ -3,13 +3,18 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
+use super::difference::differences;
 use super::judge::{Again, Next, Outcome, Pending, Settled, judge};
 use super::line::Line;
 use super::screen::Screen;
-use crate::client::answer::Ending;
-use crate::client::caller::Caller;
+use crate::client::answer::{Answer, Ending, Exit};
+use crate::client::caller::{Caller, Repeating};
 use crate::client::retry::Patience;
 use crate::clock;
 use crate::domain::Monotonic;
@@ -55,8 +60,9 @@ impl Delivery<'_> {
                 Err(wrong) => Err(wrong),
             };
             let round = judge(asked, part);
-            let has_progress = !round.settled.is_empty();
+            let has_progress = !round.settled.is_empty() || !round.known.is_empty();
             delivered.settled.extend(round.settled);
+            self.compare(round.known, &mut delivered).await;
             if has_progress {
                 patience.succeeded();
                 self.last_through.set(Some(clock::monotonic()));
@@ -96,6 +102,54 @@ impl Delivery<'_> {
         }));
         delivered
     }
+}
+
+/// Look-ups of known tasks at the same time, for each batch.
+const LOOK_UPS_MAX: usize = 8;
+
+impl Delivery<'_> {
+    /// Settles lines whose names stood for a task already: each is that task, or differs from it.
+    async fn compare(&self, known: Vec<(Line, Box<RawValue>)>, delivered: &mut Delivered) {
+        let looks = known.into_iter().map(|(line, task)| async move { (line.number, self.compare_one(&line, task).await) });
+        let mut looks = stream::iter(looks).buffer_unordered(LOOK_UPS_MAX);
+        while let Some((number, compared)) = looks.next().await {
+            let outcome = compared.unwrap_or_else(|why| {
+                delivered.trouble.get_or_insert(why);
+                Outcome::Unknown
+            });
+            delivered.settled.push(Settled { number, outcome });
+        }
+    }
+
+    /// The answer to a submit shows only when the known task is due: what it carries is looked up.
+    async fn compare_one(&self, line: &Line, task: Box<RawValue>) -> Result<Outcome, Ending> {
+        let found = self.looked_up(&task).await?;
+        let full = found.as_ref().map_or(task.get(), |answer| answer.text.as_str());
+        let members = differences(&line.json, full, clock::wall());
+        Ok(if members.is_empty() { Outcome::Known(task) } else { Outcome::Differs(task, members) })
+    }
+
+    /// All that a node knows of a task; `None` when it knows nothing of it any more.
+    async fn looked_up(&self, task: &RawValue) -> Result<Option<Answer>, Ending> {
+        let id = serde_json::from_str::<Known>(task.get()).map(|known| known.id);
+        let Ok(id) = id else { return Ok(None) };
+        let call = self.caller.get(&["v1", "tasks", &id], &[])?;
+        let asking = self.caller.ask_for(&call, self.retry_for, Repeating::IsSafe);
+        let Some(asked) = self.stopping.run_until_cancelled(asking).await else {
+            return Err(Ending::new(Exit::Unknown, "interrupted while lines were compared with the tasks of their names"));
+        };
+        let answer = asked?.answer;
+        match answer.problem() {
+            None => Ok(Some(answer)),
+            Some(problem) if problem.exit() == Exit::NotFound => Ok(None),
+            Some(problem) => Err(problem.ending()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Known {
+    id: String,
 }
 
 fn push_halves(parts: &mut Vec<Vec<Pending>>, mut lines: Vec<Pending>) {

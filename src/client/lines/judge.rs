@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::difference::Member;
 use super::line::Line;
 use crate::client::answer::{Answer, Ending, Exit, Problem};
 
@@ -29,6 +30,8 @@ pub enum Outcome {
     Accepted(Box<RawValue>),
     /// The task that its name stood for already.
     Known(Box<RawValue>),
+    /// Its name stands for a task that differs from it in these members: it is not stored.
+    Differs(Box<RawValue>, Vec<Member>),
     Refused(Refused),
     /// It may be stored.
     Unknown,
@@ -45,14 +48,17 @@ pub struct Refused {
 }
 
 /// What one attempt has come to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Round {
     pub settled: Vec<Settled>,
+    /// Lines whose names stood for tasks before this run sent them, with these tasks: are they the same?
+    pub known: Vec<(Line, Box<RawValue>)>,
     pub next: Next,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Next {
+    #[default]
     Done,
     /// Too much at once, or one of them spoils the others: the halves, each by itself.
     Split(Vec<Pending>),
@@ -86,7 +92,7 @@ struct Item {
 
 /// Sorts the lines of a batch by what was answered.
 pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
-    let unsettled = |next| Round { settled: Vec::new(), next };
+    let unsettled = |next| Round { next, ..Round::default() };
     let answer = match asked {
         Ok(answer) => answer,
         Err(why) if matches!(why.exit, Exit::NothingDone | Exit::Unknown) => {
@@ -121,30 +127,35 @@ fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> Nex
 fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> Round {
     let exit = problem.exit();
     if matches!(exit, Exit::NothingDone | Exit::Unknown) {
-        return Round { settled: Vec::new(), next: again(lines, problem.ending(), answer.retry_after) };
+        return Round { next: again(lines, problem.ending(), answer.retry_after), ..Round::default() };
     }
     if !matches!(answer.status, 400 | 413 | 422) {
-        return Round { settled: Vec::new(), next: Next::GiveUp(lines, problem.ending()) };
+        return Round { next: Next::GiveUp(lines, problem.ending()), ..Round::default() };
     }
     if lines.len() > 1 {
-        return Round { settled: Vec::new(), next: Next::Split(lines) };
+        return Round { next: Next::Split(lines), ..Round::default() };
     }
     let refused = |pending: Pending| Settled {
         number: pending.line.number,
         outcome: Outcome::Refused(refused(answer.status, problem, &answer.text)),
     };
-    Round { settled: lines.pop().map(refused).into_iter().collect(), next: Next::Done }
+    Round { settled: lines.pop().map(refused).into_iter().collect(), ..Round::default() }
 }
 
 fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
     let mut settled = Vec::with_capacity(lines.len());
-    let mut left = Vec::new();
+    let (mut known, mut left) = (Vec::new(), Vec::new());
     let mut why: Option<(Ending, Option<Duration>)> = None;
     for (item, mut pending) in results.into_iter().zip(lines) {
         let number = pending.line.number;
         let outcome = match (item.status, item.task) {
             (201, Some(task)) => Outcome::Accepted(task),
-            (200, Some(task)) => Outcome::Known(task),
+            // It may be what an attempt without an answer has stored.
+            (200, Some(task)) if pending.may_be_stored => Outcome::Known(task),
+            (200, Some(task)) => {
+                known.push((pending.line, task));
+                continue;
+            }
             (status, _) => {
                 let text = item.problem.as_deref().map_or("{}", RawValue::get);
                 let problem = Answer { status, retry_after: None, text: text.to_owned() }.problem().unwrap_or_default();
@@ -164,7 +175,7 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
         None => Next::Done,
         Some((why, retry_after)) => Next::Again(Again { lines: left, why, retry_after, is_unanswered: false }),
     };
-    Round { settled, next }
+    Round { settled, known, next }
 }
 
 /// A refusal in the words of a file of lines: which place the line had in its batch says nothing.
@@ -214,13 +225,11 @@ mod tests {
         let round = judge(answer(200, text), lines(11..16));
         let outcomes: Vec<_> = round.settled.iter().map(|settled| (settled.number, &settled.outcome)).collect();
         assert!(
-            matches!(
-                outcomes[..],
-                [(11, Outcome::Accepted(_)), (12, Outcome::Known(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]
-            ),
+            matches!(outcomes[..], [(11, Outcome::Accepted(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]),
             "{outcomes:?}"
         );
-        let Outcome::Refused(refused) = &round.settled[2].outcome else { panic!("not refused") };
+        assert_eq!(round.known.iter().map(|(line, _)| line.number).collect::<Vec<_>>(), [12]);
+        let Outcome::Refused(refused) = &round.settled[1].outcome else { panic!("not refused") };
         assert_eq!((refused.text.as_str(), refused.problem["field"].as_str()), ("T (topic): D", Some("topic")));
         let Next::Again(again) = round.next else { panic!("{:?}", round.next) };
         assert_eq!(numbers(&again.lines), [(14, false), (15, true)]);
@@ -260,6 +269,13 @@ mod tests {
             let shown = format!("{asked:?}");
             assert!(matches!(judge(asked, lines(1..3)).next, Next::GiveUp(lines, _) if lines.len() == 2), "{shown}");
         }
+    }
+
+    #[test]
+    fn what_a_lost_answer_has_stored_is_known_without_a_look() {
+        let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
+        let round = judge(answer(200, r#"{"results":[{"status":200,"task":{"id":"a"}}]}"#), doubted);
+        assert!(matches!(round.settled[..], [Settled { number: 1, outcome: Outcome::Known(_) }]), "{round:?}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub struct Tally {
 pub struct Counts {
     pub accepted: u64,
     pub known: u64,
+    pub differs: u64,
     pub refused: u64,
     pub unknown: u64,
     pub not_submitted: u64,
@@ -35,7 +36,7 @@ pub struct Counts {
 impl Counts {
     /// Lines that have an outcome.
     pub const fn total(self) -> u64 {
-        self.accepted + self.known + self.refused + self.unknown + self.not_submitted
+        self.accepted + self.known + self.differs + self.refused + self.unknown + self.not_submitted
     }
 }
 
@@ -58,6 +59,7 @@ impl Tally {
             match line.outcome {
                 Outcome::Accepted(_) => self.counts.accepted += 1,
                 Outcome::Known(_) => self.counts.known += 1,
+                Outcome::Differs(..) => self.counts.differs += 1,
                 Outcome::Refused(_) => self.counts.refused += 1,
                 Outcome::Unknown => self.counts.unknown += 1,
                 Outcome::NotSubmitted => self.counts.not_submitted += 1,
@@ -91,7 +93,7 @@ impl Tally {
             _ if self.is_under_way() => Some(Exit::Unknown),
             Counts { unknown: 1.., .. } => Some(Exit::Unknown),
             Counts { not_submitted: 1.., .. } => Some(Exit::NothingDone),
-            Counts { refused: 1.., .. } => Some(Exit::Refused),
+            Counts { refused: 1.., .. } | Counts { differs: 1.., .. } => Some(Exit::Refused),
             _ => None,
         }
     }
@@ -104,13 +106,14 @@ impl Tally {
         let rows = [
             ("accepted", counts.accepted, ""),
             ("already known", counts.known, ""),
+            ("differing", counts.differs, "not stored: their names stand for other tasks"),
             ("refused", counts.refused, ""),
             ("unknown", counts.unknown, "may be stored, or not"),
             ("not submitted", counts.not_submitted, ""),
         ];
         let width = rows.iter().map(|(_, count, _)| grouped(*count).len()).max().unwrap_or(1);
         for (name, count, why) in rows {
-            // The last two are the exception.
+            // The others are the exception.
             if count > 0 || matches!(name, "accepted" | "already known" | "refused") {
                 let row = format!("{name:<14}{:>width$}  {why}", grouped(count));
                 text.push_str(row.trim_end());

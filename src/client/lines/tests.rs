@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::StatusCode;
+use axum::routing::get;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -29,12 +30,15 @@ const CONCURRENCY: usize = 3;
 /// What a server does with the names of a batch: an answer, or `None` to leave the caller without one.
 type Manners = dyn Fn(usize, &[String]) -> Option<(u16, Value)> + Send + Sync;
 
-/// A server; it keeps the names of each request.
+/// A server; it keeps the names of each request. It has forgotten what the tasks were that it knows.
 async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>>>>) {
     rustls::crypto::ring::default_provider().install_default().ok();
     let asked: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (seen, manners) = (asked.clone(), Arc::new(manners));
-    let app = Router::new().fallback(move |body: Bytes| {
+    let forgotten =
+        json!({"type": "urn:punctual:problem:task-not-found", "title": "Not found", "detail": "forgotten"}).to_string();
+    let look_up = get(async move || (StatusCode::NOT_FOUND, forgotten));
+    let app = Router::new().route("/v1/tasks/{id}", look_up).fallback(move |body: Bytes| {
         let batch: Value = serde_json::from_slice(&body).unwrap();
         let names: Vec<String> =
             batch["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect();

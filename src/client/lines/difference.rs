@@ -1,0 +1,218 @@
+//! Whether a line is the task that its name stands for already. Pure: pairs of lines and tasks test it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::domain::Timestamp;
+
+/// The header that a node adds from the request of a submit.
+const TRACE: &str = "traceparent";
+/// A due time that was past at the submit was moved to that moment. One that lies further ahead than this, by this machine's clock,
+/// was not moved.
+const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
+
+/// A member in which a line and its task differ.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum Member {
+    DueAt,
+    Payload,
+    Key,
+    Headers,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DueAt => "due time",
+            Self::Payload => "payload",
+            Self::Key => "key",
+            Self::Headers => "headers",
+        })
+    }
+}
+
+/// What a line and an answered task have in common. Members that are not compared are skipped.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Task<'a> {
+    due_at: Option<Value>,
+    #[serde(borrow, deserialize_with = "given")]
+    payload: Option<&'a RawValue>,
+    #[serde(borrow)]
+    payload_text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    payload_base64: Option<Cow<'a, str>>,
+    tombstone: bool,
+    #[serde(borrow)]
+    key: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    key_base64: Option<Cow<'a, str>>,
+    headers: Option<BTreeMap<String, Value>>,
+}
+
+/// A payload of null is one.
+fn given<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> Task<'a> {
+    fn due_at(&self) -> Option<Timestamp> {
+        match self.due_at.as_ref()? {
+            Value::String(text) => Timestamp::of_rfc3339(text),
+            number => number.as_i64().map(Timestamp::from_millis),
+        }
+    }
+
+    /// The record's value, and within that `None` for a tombstone. `None`: it is not there, or not readable.
+    fn payload(&self) -> Option<Option<Cow<'a, [u8]>>> {
+        if self.tombstone {
+            return Some(None);
+        }
+        let json = self.payload.map(|json| Cow::Borrowed(json.get().as_bytes()));
+        json.or_else(|| bytes_of(&self.payload_text, &self.payload_base64)?).map(Some)
+    }
+
+    /// `None`: it is not readable. Within that, `None` for a record without a key.
+    fn key(&self) -> Option<Option<Cow<'a, [u8]>>> {
+        bytes_of(&self.key, &self.key_base64)
+    }
+
+    /// `None`: they are not readable.
+    fn headers(&self) -> Option<BTreeMap<&str, Vec<Option<Vec<u8>>>>> {
+        let headers = self.headers.iter().flatten();
+        headers.map(|(name, value)| Some((name.as_str(), header_values(value)?))).collect()
+    }
+}
+
+/// Bytes that are given as text or in base64. `None`: they are not readable.
+fn bytes_of<'a>(text: &Option<Cow<'a, str>>, base64: &Option<Cow<'a, str>>) -> Option<Option<Cow<'a, [u8]>>> {
+    match (text, base64) {
+        (Some(Cow::Borrowed(text)), _) => Some(Some(Cow::Borrowed(text.as_bytes()))),
+        (Some(Cow::Owned(text)), _) => Some(Some(Cow::Owned(text.clone().into_bytes()))),
+        (None, Some(base64)) => Some(Some(Cow::Owned(STANDARD.decode(base64.as_bytes()).ok()?))),
+        (None, None) => Some(None),
+    }
+}
+
+/// The values of a header: a text, null, base64, or a list of these.
+fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
+    match value {
+        Value::String(text) => Some(vec![Some(text.clone().into_bytes())]),
+        Value::Null => Some(vec![None]),
+        Value::Array(values) => values.iter().map(header_values).collect::<Option<Vec<_>>>().map(|lists| lists.concat()),
+        Value::Object(members) => {
+            let base64 = members.get("base64")?.as_str()?;
+            Some(vec![Some(STANDARD.decode(base64).ok()?)])
+        }
+        Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+/// In what the line `line` differs from `task`, a task as a node answers it; empty when they are the same, as far as can be told.
+///
+/// A delay has no fixed due time, and what a node does not keep any more cannot be compared. `now` is this machine's clock.
+pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
+    let (Ok(line), Ok(task)) = (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task)) else {
+        return Vec::new();
+    };
+    let mut members = Vec::new();
+    if let (Some(asked), Some(stored)) = (line.due_at(), task.due_at()) {
+        let may_be_moved = stored > asked && stored <= now.plus(CLOCKS_APART_MAX);
+        if stored != asked && !may_be_moved {
+            members.push(Member::DueAt);
+        }
+    }
+    // A task whose payload is not answered is shown without its key and headers as well.
+    let Some(payload) = task.payload() else { return members };
+    if line.payload().is_some_and(|asked| asked != payload) {
+        members.push(Member::Payload);
+    }
+    if let (Some(asked), Some(stored)) = (line.key(), task.key())
+        && asked != stored
+    {
+        members.push(Member::Key);
+    }
+    if let (Some(asked), Some(mut stored)) = (line.headers(), task.headers()) {
+        if !asked.contains_key(TRACE) {
+            stored.remove(TRACE);
+        }
+        if asked != stored {
+            members.push(Member::Headers);
+        }
+    }
+    members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2030-01-31T09:30:00Z.
+    const DUE_AT: i64 = 1_896_082_200_000;
+    const TASK: &str = r#"{"id":"i","topic":"t","due_at":"2030-01-31T09:30:00.000Z","state":"scheduled","attempt":1,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#;
+
+    fn differ(line: &str, task: &str) -> Vec<Member> {
+        differences(line, task, Timestamp::from_millis(DUE_AT - 3_600_000))
+    }
+
+    #[test]
+    fn a_line_that_was_stored_is_the_task_that_is_answered() {
+        for line in [
+            r#"{"due_at":"2030-01-31T10:30:00+01:00","key":"k","headers":{"a":"1"},"payload":{"n": 1},"name":"x"}"#,
+            r#"{"due_at":1896082200000,"key_base64":"aw==","headers":{"a":["1"]},"payload_text":"{\"n\": 1}"}"#,
+            r#"{"delay":"1h","k\u0065y":"k","headers":{"a":{"base64":"MQ=="}},"payload_base64":"eyJuIjogMX0="}"#,
+        ] {
+            assert_eq!(differ(line, TASK), [], "{line}");
+        }
+        for (line, task) in [
+            (r#"{"payload":null}"#, r#"{"payload":null}"#),
+            (r#"{"key":"k","tombstone":true}"#, r#"{"key":"k","tombstone":true}"#),
+            (r#"{"payload":1}"#, r#"{"payload":1,"headers":{"traceparent":"of a request"}}"#),
+            (r#"{"payload":1,"headers":{}}"#, r#"{"payload":1}"#),
+            (r#"{"payload":1,"headers":{"n":null}}"#, r#"{"payload":1,"headers":{"n":null}}"#),
+        ] {
+            assert_eq!(differ(line, task), [], "{line} {task}");
+        }
+    }
+
+    #[test]
+    fn every_member_that_differs_is_named() {
+        use Member::{DueAt, Headers, Key, Payload};
+        for (line, members) in [
+            (r#"{"due_at":1896082200001,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#, &[DueAt][..]),
+            (r#"{"due_at":1896082199999,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#, &[DueAt]),
+            (r#"{"delay":"1h","key":"k","headers":{"a":"1"},"payload":{"n":1}}"#, &[Payload]),
+            (r#"{"delay":"1h","key":"k","headers":{"a":"1"},"tombstone":true}"#, &[Payload]),
+            (r#"{"delay":"1h","headers":{"a":"1"},"payload":{"n": 1}}"#, &[Key]),
+            (r#"{"delay":"1h","key":"k","headers":{"a":"2"},"payload":{"n": 1}}"#, &[Headers]),
+            (r#"{"delay":"1h","key":"k","headers":{"a":["1","1"]},"payload":{"n": 1}}"#, &[Headers]),
+            (r#"{"due_at":5,"payload":null}"#, &[DueAt, Payload, Key, Headers]),
+        ] {
+            assert_eq!(differ(line, TASK), members, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_no_difference() {
+        // Of a task that was published long ago only this is known.
+        let old = r#"{"id":"i","due_at":"2030-01-31T09:30:00.000Z","state":"published"}"#;
+        assert_eq!(differ(r#"{"due_at":1896082200000,"key":"other","payload":2}"#, old), []);
+        // It was past when it was submitted, and moved to that moment.
+        let line = r#"{"due_at":1896000000000,"payload":1}"#;
+        let task = r#"{"due_at":"2030-01-31T09:30:00.000Z","payload":1}"#;
+        assert_eq!(differences(line, task, Timestamp::from_millis(DUE_AT)), []);
+        assert_eq!(differ(line, task), [Member::DueAt]);
+        for line in [r#"{"due_at":"soon","payload":{"n": 1},"key":"k","headers":{"a":"1"}}"#, r#"{"key":7}"#, "no JSON"] {
+            assert_eq!(differ(line, TASK), [], "{line}");
+        }
+    }
+}
