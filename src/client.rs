@@ -116,7 +116,7 @@ async fn list(args: args::List) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
-        return end(asked.await, args.node.json, Deed::Look, counts::shown);
+        return end(asked.await, args.node.json, Deed::Look, |answer| counts::shown(answer, args.topic.as_deref()));
     }
     let filters = filters_of(&args.topic, &args.range);
     let listing = Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };

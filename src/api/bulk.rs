@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::fields::{boolean, members, string};
-use super::lists::{cursor_of, text_of};
+use super::lists::{cursor_of, searched, text_of};
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use super::shared::Shared;
@@ -79,6 +79,7 @@ struct DoneJson {
     /// Both null when the call came to the end, or when the next one begins anew.
     searched_to: Option<Rfc3339>,
     cursor: Option<String>,
+    topic_known: Option<bool>,
 }
 
 async fn change_many(shared: &Shared, request: Request<Body>, change: Change) -> Result<Response, Problem> {
@@ -96,12 +97,19 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
         Change::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
         Change::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
     };
+    let topic_known = if done.task_count == 0 && !done.has_more {
+        let searched = searched(change.list(), &bulk.selection());
+        shared.knows_topic(deadline, &bulk.topic, searched).await
+    } else {
+        None
+    };
     let answer = DoneJson {
         count: BTreeMap::from([(change.done(), done.task_count)]),
         more: done.has_more,
         dry_run: bulk.is_dry_run,
         searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
         cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
+        topic_known,
     };
     Ok(respond::json(StatusCode::OK, &answer))
 }

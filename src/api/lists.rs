@@ -66,6 +66,7 @@ struct PageJson<'a> {
     tasks: Vec<TaskJson<'a>>,
     /// Null when the list is at its end.
     cursor: Option<String>,
+    topic_known: Option<bool>,
 }
 
 /// `GET /v1/tasks`
@@ -84,9 +85,21 @@ async fn page(shared: &Shared, uri: &Uri, list: List) -> Result<Response, Proble
     let wanted = Wanted::read(list, &parameters)?;
     let listing = shared.service.list(list, &wanted.selection, wanted.from, wanted.limit);
     let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
+    let topic_known = match &wanted.selection.topic {
+        Some(topic) if page.tasks.is_empty() && page.next.is_none() => {
+            shared.knows_topic(deadline, topic, searched(list, &wanted.selection)).await
+        }
+        _ => None,
+    };
     let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &PageJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
+    let cursor = page.next.map(|next| wanted.text_of(next));
+    Ok(respond::json_of(StatusCode::OK, &PageJson { tasks, cursor, topic_known }, capacity))
+}
+
+/// The list, when a search that found nothing has found that there is nothing of the topic in it.
+pub fn searched(list: List, selection: &Selection) -> Option<List> {
+    (selection.due_from.is_none() && selection.due_to.is_none()).then_some(list)
 }
 
 #[derive(Serialize)]
@@ -122,6 +135,7 @@ struct CountsJson<'a> {
     topics: Vec<TopicJson<'a>>,
     more_topics: bool,
     minutes: Vec<MinuteJson>,
+    topic_known: Option<bool>,
 }
 
 impl<'a> CountsJson<'a> {
@@ -137,6 +151,7 @@ impl<'a> CountsJson<'a> {
                 .collect(),
             more_topics: counts.has_more_topics,
             minutes: counts.minutes.iter().map(minute).collect(),
+            topic_known: None,
         }
     }
 }
@@ -148,5 +163,11 @@ pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respo
     let counting = shared.service.counts(topic.as_ref());
     let counts = shared.ask(deadline, counting, Problem::unavailable).await?;
     let capacity = counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &CountsJson::of(&counts), capacity))
+    let mut answer = CountsJson::of(&counts);
+    if let Some(topic) = topic.filter(|_| counts.pending.task_count == 0) {
+        // A sample may have passed them by.
+        let searched = counts.pending.is_exact.then_some(List::Tasks);
+        answer.topic_known = shared.knows_topic(deadline, &topic, searched).await;
+    }
+    Ok(respond::json_of(StatusCode::OK, &answer, capacity))
 }

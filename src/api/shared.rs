@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::refusal::of_trouble;
 use super::{Metrics, Settings};
 use crate::clock;
-use crate::domain::{Monotonic, Seldom};
+use crate::domain::{List, Monotonic, Seldom, TopicName};
 use crate::node::service::{Service, Trouble};
 use crate::telemetry::Registry;
 
@@ -117,6 +117,12 @@ impl Shared {
             let answer = self.in_time(deadline.hold(call).await, &unknown)?;
             answer.map_err(|trouble| of_trouble(trouble, unknown))
         }
+    }
+
+    /// What an answer that found nothing of `topic` says of it: whether it is there, or null when that cannot be told. `searched`:
+    /// see [`Service::knows_topic`].
+    pub async fn knows_topic(&self, deadline: Deadline, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        deadline.hold(Box::pin(self.service.knows_topic(topic, searched))).await.ok().flatten()
     }
 
     /// When a request that has just arrived must be answered.

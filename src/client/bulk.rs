@@ -11,7 +11,7 @@ use super::args;
 use super::caller::{Asked, Call, Caller, Repeating};
 use super::draft::NumberOrText;
 use super::figures::{counted, grouped};
-use super::pages::Answered;
+use super::pages::{Answered, unknown_topic};
 use super::retry::Patience;
 use crate::clock;
 use crate::domain::duration::spelled;
@@ -54,6 +54,9 @@ struct Progress {
     more: bool,
     /// Where the next call goes on.
     cursor: Option<String>,
+    /// See [`unknown_topic`].
+    #[serde(default)]
+    topic_known: Option<bool>,
 }
 
 impl Bulk<'_> {
@@ -90,6 +93,9 @@ impl Bulk<'_> {
             let has_moved = progress.cursor.is_some() && progress.cursor != from;
             // Of a dry run the next call would count the same ones again, unless it goes on elsewhere.
             if !progress.more || (self.is_dry_run && !has_moved) {
+                if total == 0 && is_exact && progress.topic_known == Some(false) {
+                    return Err(unknown_topic(self.topic).into());
+                }
                 return Ok(self.summary(total, progress.more, is_exact));
             }
             if progress.count > 0 || has_moved {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::answer::{Answer, Ending};
 use super::figures::grouped;
+use super::pages::unknown_topic;
 use super::table::Table;
 
 #[derive(Deserialize)]
@@ -13,6 +14,8 @@ struct Counts {
     topics: Vec<Topic>,
     more_topics: bool,
     minutes: Vec<Minute>,
+    #[serde(default)]
+    topic_known: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -42,9 +45,12 @@ impl Figure {
     }
 }
 
-/// All of it, but minutes in which nothing is due.
-pub fn shown(answer: &Answer) -> Result<String, Ending> {
+/// All of it, but minutes in which nothing is due. `topic` is the one that was asked for.
+pub fn shown(answer: &Answer, topic: Option<&str>) -> Result<String, Ending> {
     let counts: Counts = answer.read()?;
+    if let Some(topic) = topic.filter(|_| counts.topic_known == Some(false)) {
+        return Err(unknown_topic(topic));
+    }
     let mut topics: Vec<[String; 2]> = counts.topics.iter().map(|topic| [topic.topic.clone(), topic.figure.text()]).collect();
     if counts.more_topics {
         topics.push(["(more)".to_owned(), "there are other topics".to_owned()]);

@@ -36,6 +36,16 @@ pub struct Listing<'a> {
 struct Page {
     tasks: Vec<Box<RawValue>>,
     cursor: Option<String>,
+    /// Said of a topic of which nothing was found; null when the node cannot tell.
+    #[serde(default)]
+    topic_known: Option<bool>,
+}
+
+/// How a command ends that has found nothing of a topic, and was told that nobody knows it: it is misspelt, most likely.
+pub fn unknown_topic(topic: &str) -> Ending {
+    let text =
+        format!("the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it");
+    Ending::new(Exit::Refused, text)
 }
 
 /// How a list ended.
@@ -73,6 +83,10 @@ impl Listing<'_> {
             }
             if page.cursor.is_some() && (page.cursor == listed.cursor || empty_count > EMPTY_PAGES_MAX) {
                 return Err(Ending::new(Exit::Unknown, "the node's list does not come to an end; is this URL a node's?").into());
+            }
+            if listed.count == 0 && page.cursor.is_none() && page.topic_known == Some(false) {
+                let topic = self.filters.iter().find(|(name, _)| *name == "topic").map(|(_, topic)| *topic);
+                return Err(unknown_topic(topic.unwrap_or_default()).into());
             }
             listed.cursor = page.cursor;
             if listed.cursor.is_none() || listed.count >= limit {

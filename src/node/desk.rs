@@ -38,6 +38,9 @@ const MOVING: Duration = Duration::from_millis(5);
 /// So many looks at a task that was neither cancelled nor found: it is being moved from one table to another.
 const LOOKS_MAX: usize = 3;
 
+/// How long an answer that found nothing waits to learn whether its topic is there.
+const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(1);
+
 /// A draft with a name that cannot become a task.
 struct Refused {
     /// Among the drafts.
@@ -265,6 +268,15 @@ impl Desk {
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
         self.lists.counts(topic).await
+    }
+
+    /// See [`super::service::Service::knows_topic`]. Kafka is asked first, and not for long: it is an aside of another answer.
+    pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        match tokio::time::timeout(TOPIC_ASIDE_MAX, self.topics.look_up(topic)).await {
+            Ok(Ok(_facts)) => Some(true),
+            Ok(Err(LookUpError::Unknown)) => Box::pin(self.lists.have_topic(topic, searched)).await,
+            Ok(Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy)) | Err(_) => None,
+        }
     }
 
     // The futures of what follows go on the heap, for callers hold them in futures of their own.

@@ -10,7 +10,7 @@ use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::postgres::Error;
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;
-use crate::postgres::listing::{LOOKED_MAX, Listing};
+use crate::postgres::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
 
 /// Topics that are counted one by one in an answer, the largest.
 const TOPICS_MAX: usize = 1000;
@@ -38,6 +38,34 @@ impl Lists {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
+    }
+
+    /// Whether any pending task or dead letter is for `topic`. `searched` is a list that has none of it. `None`: a bounded search did
+    /// not come to an end, or failed.
+    pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        let whole = Selection { topic: Some(topic.clone()), ..Selection::default() };
+        for list in [List::DeadLetters, List::Tasks] {
+            if searched == Some(list) {
+                continue;
+            }
+            let (has_some, has_more) = match list {
+                List::DeadLetters => {
+                    let page = self.dead_letters.page(&whole, None, 1).await.ok()?;
+                    (!page.tasks.is_empty(), page.next.is_some())
+                }
+                List::Tasks => {
+                    let page = self.listing.page(&whole, None, 1, LOOKED_MAX_OF_BULK).await.ok()?;
+                    self.metrics.rows_looked_at.inc_by(page.looked);
+                    (!page.tasks.is_empty(), page.next.is_some())
+                }
+            };
+            match (has_some, has_more) {
+                (true, _) => return Some(true),
+                (false, true) => return None,
+                (false, false) => {}
+            }
+        }
+        Some(false)
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {

@@ -142,6 +142,16 @@ impl Service {
         ask!(self.counts(topic), Trouble)
     }
 
+    /// Whether a topic of which a request has found nothing is there: Kafka has it, or tasks or dead letters are for it. `None`: that
+    /// cannot be told now. `searched` is a list that was searched for it without any other filter, and has none.
+    pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        match &self.backing {
+            Backing::Node(front) => front.open().ok()?.knows_topic(topic, searched).await,
+            #[cfg(test)]
+            Backing::Model(model) => model.knows_topic(topic),
+        }
+    }
+
     /// Withdraws all tasks that are meant, up to a bound.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
         ask!(self.cancel_all(bulk), Trouble)

@@ -203,6 +203,36 @@ async fn a_line_whose_name_stands_for_another_task_is_named_and_its_task_is_left
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_nobody_knows_is_told_from_one_that_has_nothing() {
+    let cluster = Cluster::start("unknown-topic").await;
+    let node = cluster.node().await;
+    let (empty, gone) = (cluster.topic("empty").await, format!("{}.gone", cluster.name));
+    let run = async |words: &[&str], topic: &str| {
+        let output = punctual(node.api().base(), &[words, &["--topic", topic]].concat()).await;
+        (output.status.code(), text(&output.stderr))
+    };
+    let commands: [&[&str]; 7] = [
+        &["list"],
+        &["list", "--counts"],
+        &["list", "--due-to", "2030-01-31T09:30:00Z"],
+        &["dead", "list"],
+        &["cancel", "--dry-run"],
+        &["dead", "redrive", "--yes"],
+        &["dead", "drop", "--yes"],
+    ];
+    for words in commands {
+        let (code, said) = run(words, &gone).await;
+        assert!(code == Some(1) && said.contains("is not known: Kafka has none of this name"), "{words:?}: {code:?} {said}");
+        assert_eq!(run(words, &empty).await.0, Some(0), "{words:?}");
+    }
+    // A dead letter of a topic that was deleted.
+    let id: uuid::Uuid = "01a1fe6e-c1f1-8001-80ed-000000000001".parse().unwrap();
+    let dead = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')";
+    sqlx::query(dead).bind(id).bind(&gone).execute(&cluster.sql).await.unwrap();
+    assert_eq!(run(&["list"], &gone).await.0, Some(0), "a task is for it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_run_says_how_to_go_on() {
     let cluster = Cluster::start("interrupted").await;
     let node = cluster.node().await;

@@ -109,6 +109,14 @@ fn boolean(description: &str) -> Value {
     json!({ "type": "boolean", "description": description })
 }
 
+fn topic_known() -> Value {
+    json!({
+        "type": ["boolean", "null"],
+        "description": "Of a topic that was asked for and of which nothing was found. True: Kafka has the topic, or tasks or dead letters are for it. \
+                        False: neither; is it misspelt? Null: something was found, no topic was asked for, or it cannot be told now.",
+    })
+}
+
 /// Of many tasks; `done` is the member that counts them.
 fn many(done: &str, description: &str) -> Value {
     let properties = json!({
@@ -117,16 +125,18 @@ fn many(done: &str, description: &str) -> Value {
         "dry_run": boolean("Nothing was done."),
         "searched_to": nullable("Moment", "Where there is more: what is due before was looked at, all of it."),
         "cursor": nullable("Cursor", "Where the next request goes on, where there is more. Null: it begins anew."),
+        "topic_known": topic_known(),
     });
-    object(description, &[done, "more", "dry_run", "searched_to", "cursor"], &properties)
+    object(description, &[done, "more", "dry_run", "searched_to", "cursor", "topic_known"], &properties)
 }
 
 fn page() -> Value {
     let properties = json!({
         "tasks": { "type": "array", "items": reference("Task"), "description": "In the order of their due times." },
         "cursor": nullable("Cursor", "Asks for the next page; null at the end of the list."),
+        "topic_known": topic_known(),
     });
-    object("A page of tasks that wait, or of dead letters.", &["tasks", "cursor"], &properties)
+    object("A page of tasks that wait, or of dead letters.", &["tasks", "cursor", "topic_known"], &properties)
 }
 
 fn counts() -> Value {
@@ -156,8 +166,9 @@ fn counts() -> Value {
             "items": figure("from", described("Moment", "The beginning of the minute."), "Those that are due within a minute."),
             "description": "By minute of the coming hour.",
         },
+        "topic_known": topic_known(),
     });
-    object("How many tasks wait.", &["as_of", "pending", "topics", "more_topics", "minutes"], &properties)
+    object("How many tasks wait.", &["as_of", "pending", "topics", "more_topics", "minutes", "topic_known"], &properties)
 }
 
 fn cluster() -> Value {

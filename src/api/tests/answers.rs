@@ -234,7 +234,8 @@ async fn counts_say_whether_they_are_exact() {
 
 /// The answer of a call for many that has left none.
 fn done(member: &str, count: u64, dry_run: bool) -> Value {
-    serde_json::json!({ member: count, "more": false, "dry_run": dry_run, "searched_to": null, "cursor": null })
+    let known = (count == 0).then_some(true);
+    serde_json::json!({ member: count, "more": false, "dry_run": dry_run, "searched_to": null, "cursor": null, "topic_known": known })
 }
 
 #[tokio::test]
@@ -256,7 +257,10 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
     let dropped = json_of(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await).await;
     assert_eq!((&dropped["state"], &dropped["id"]), (&"dead".into(), &second.clone().into()));
     assert_eq!(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
-    assert_eq!(json_of(api.ask(bare("GET", "/v1/dead")).await).await, serde_json::json!({"tasks": [], "cursor": null}));
+    assert_eq!(
+        json_of(api.ask(bare("GET", "/v1/dead")).await).await,
+        serde_json::json!({"tasks": [], "cursor": null, "topic_known": null})
+    );
     for delay in 0..3 {
         submit(&api, &format!(r#"{{"topic":"dead","delay":{delay},"payload":1}}"#)).await;
     }
@@ -278,5 +282,26 @@ async fn many_tasks_are_cancelled_by_topic_and_due_time() {
     for (dry_run, cancelled) in [(true, 2), (false, 2), (false, 0)] {
         let answer = json_of(api.ask(post("/v1/tasks/cancel", body(dry_run))).await).await;
         assert_eq!(answer, done("cancelled", cancelled, dry_run));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_finds_nothing_says_whether_its_topic_is_known() {
+    let api = api();
+    submit(&api, r#"{"topic":"a","delay":"1h","payload":1}"#).await;
+    for (topic, known) in [("no-such-topic", Value::from(false)), ("b", Value::from(true)), ("unseen", Value::Null)] {
+        for path in ["/v1/tasks", "/v1/tasks/counts", "/v1/dead"] {
+            let answer = json_of(api.ask(bare("GET", &format!("{path}?topic={topic}"))).await).await;
+            assert_eq!(answer.get("topic_known"), Some(&known), "{path} {topic}");
+        }
+        for path in ["/v1/tasks/cancel", "/v1/dead/redrive", "/v1/dead/drop"] {
+            let answer =
+                json_of(api.ask(post(path, format!(r#"{{"topic":"{topic}","due_to":"2030-01-01T00:00:00Z"}}"#))).await).await;
+            assert_eq!(answer.get("topic_known"), Some(&known), "{path} {topic}");
+        }
+    }
+    for path in ["/v1/tasks?topic=a", "/v1/tasks/counts?topic=a", "/v1/dead"] {
+        let answer = json_of(api.ask(bare("GET", path)).await).await;
+        assert_eq!(answer.get("topic_known"), Some(&Value::Null), "{path}");
     }
 }

@@ -145,11 +145,34 @@ async fn counts_say_what_is_an_estimate() {
         "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},{"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
     let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
     assert_eq!(
-        crate::client::counts::shown(&answer).unwrap(),
+        crate::client::counts::shown(&answer, None).unwrap(),
         "pending  about 1,234,567\nas of    2030-01-31T09:30:12.345Z\n\n\
          TOPIC   PENDING\norders  about 1,234,000\nt       567\n(more)  there are other topics\n\n\
          DUE IN THE MINUTE FROM    PENDING\n2030-01-31T09:31:00.000Z  42\n"
     );
+}
+
+#[tokio::test]
+async fn a_topic_that_nobody_knows_is_refused_only_when_nothing_was_found_of_it() {
+    let range = Range { due_from: None, due_to: None };
+    let refused = |ended: Result<String, Answered>| match ended {
+        Err(Answered::Ending(ending)) => ending.exit == Exit::Refused && ending.text.contains("the topic t is not known"),
+        _ => false,
+    };
+    for (known, is_refused) in [("false", true), ("true", false), ("null", false)] {
+        let text = format!(r#"{{"cancelled":0,"more":false,"dry_run":true,"topic_known":{known}}}"#);
+        let server = Scripted::start([(200, text.as_str())]).await;
+        assert_eq!(refused(bulk(&range, true).run(&server.caller()).await), is_refused, "{known}");
+        let page = format!(r#"{{"tasks":[],"cursor":null,"topic_known":{known}}}"#);
+        let (count, walked) = walk(&Scripted::start([(200, page.as_str())]).await, &part(3)).await;
+        assert_eq!((count.len(), walked.is_err()), (0, is_refused), "{known}");
+    }
+    let server = Scripted::start([
+        (200, r#"{"cancelled":7,"more":true,"dry_run":false,"cursor":"c"}"#),
+        (200, r#"{"cancelled":0,"more":false,"dry_run":false,"topic_known":false}"#),
+    ])
+    .await;
+    assert_eq!(bulk(&range, false).run(&server.caller()).await.unwrap(), "7 tasks cancelled");
 }
 
 async fn ask(server: &Scripted, call: impl FnOnce(&Caller) -> Result<Call, Ending>, repeating: Repeating) -> Answer {

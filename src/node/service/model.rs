@@ -7,6 +7,7 @@
 //! | `compacted` | takes no record without a key |
 //! | `bad` | refused by Postgres |
 //! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
+//! | `unseen` | Kafka cannot be asked about it |
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
 //! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
@@ -203,6 +204,14 @@ impl Model {
             has_more_topics: false,
             minutes: (0..60).map(minute).collect(),
         })
+    }
+
+    pub fn knows_topic(&self, topic: &TopicName) -> Option<bool> {
+        match topic.as_str() {
+            "no-such-topic" => Some(lock(&self.tasks).iter().any(|task| task.topic == *topic)),
+            "unseen" => None,
+            _ => Some(true),
+        }
     }
 
     fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Trouble> {
