@@ -7,6 +7,7 @@
 //!
 //! Nothing here retries beyond what librdkafka does within the publish deadline, and nothing here decides what a fate means for a task.
 
+mod compression;
 mod contact;
 mod context;
 mod fate;
@@ -17,6 +18,7 @@ mod reader;
 mod settings;
 mod topics;
 
+pub use compression::{Codec, TopicCompression};
 pub use contact::Contact;
 pub use fate::{Failed, Fate, Reason, Report, SendError};
 pub use hooks::Hooks;

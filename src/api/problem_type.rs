@@ -120,7 +120,7 @@ problem_types! {
         then: "Correct the name, or create the topic: Punctual knows it within seconds, without a restart."
     }
     RecordTooLarge(422, "record-too-large", "The record is larger than its topic takes") {
-        when: "The whole record (key, payload, headers, those of Punctual included, and what goes around them) is larger than `max.message.bytes` of its topic.",
+        when: "The whole record (key, payload, headers, those of Punctual included, and what goes around them) is larger than `max.message.bytes` of its topic. Where the node compresses (`compression.type`), its size after compression counts.",
         then: "Make it smaller, or raise the topic's limit."
     }
     KeyRequired(422, "key-required", "The topic takes no record without a key") {

@@ -22,7 +22,9 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
         .at("topic"),
         Refusal::TooLarge { size, size_max } => Problem::new(
             ProblemType::RecordTooLarge,
-            format!("the record takes up to {size} bytes, headers included, and its topic takes {size_max} (max.message.bytes)"),
+            format!(
+                "the record takes up to {size} bytes, headers included, and compressed if the producer compresses; its topic takes {size_max} (max.message.bytes)"
+            ),
         )
         .at(origin.payload),
         Refusal::NoKey => Problem::new(

@@ -118,6 +118,12 @@ impl Settings {
         config
     }
 
+    /// The operator's value of a property, by the name that counts.
+    pub(super) fn property(&self, name: &str) -> Option<&str> {
+        let given = self.properties.iter().rev().find(|(given, _)| canonical(given) == name);
+        given.map(|(_, value)| value.as_str())
+    }
+
     fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         let answer_deadline = (self.publish_deadline / 3).clamp(ANSWER_DEADLINE_MIN, ANSWER_DEADLINE_MAX);

@@ -19,9 +19,10 @@ use self::cache::Found;
 use self::known::Known;
 use self::prober::Prober;
 use self::question::Answer;
+use super::compression::Compression;
 use super::{Contact, Error, Metrics, Settings};
 use crate::clock;
-use crate::domain::TopicName;
+use crate::domain::{Record, TopicName};
 
 pub(super) use self::question::Request;
 pub use self::question::{LookUpError, TopicFacts};
@@ -38,6 +39,7 @@ pub struct Topics {
     handle: Arc<Handle>,
     contact: Contact,
     metrics: Metrics,
+    compression: Arc<Compression>,
     /// Its other end is the thread's.
     thread: watch::Receiver<()>,
 }
@@ -68,7 +70,8 @@ impl Topics {
         let known = Arc::new(Known::default());
         let thread = Prober::start(settings, receiver, Arc::clone(&known), contact.clone(), metrics.clone())?;
         let handle = Arc::new(Handle { known: Arc::clone(&known), requests });
-        Ok(Self { known, handle, contact, metrics, thread })
+        let compression = Arc::new(Compression::of(settings));
+        Ok(Self { known, handle, contact, metrics, compression, thread })
     }
 
     /// Comes when the thread has ended, which it does only by a panic while there is a [`Topics`]: nobody watches the contact any more.
@@ -100,6 +103,12 @@ impl Topics {
     /// As [`Self::look_up`].
     pub async fn confirm(&self, topic: &TopicName) -> Answer {
         if self.known.is_recent(topic) { self.look_up(topic).await } else { self.ask_or_remember(topic).await }
+    }
+
+    /// Bytes that `record` counts against its topic's limit, from above. Over the limit it is compressed as the producers would, if
+    /// they do.
+    pub async fn size(&self, record: &Record, facts: TopicFacts) -> usize {
+        self.compression.size(record, facts.record_bytes_max, facts.compression).await
     }
 
     async fn ask_or_remember(&self, topic: &TopicName) -> Answer {

@@ -41,6 +41,9 @@ const LOOKS_MAX: usize = 3;
 /// How long an answer that found nothing waits to learn whether its topic is there.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(1);
 
+/// What is known of a topic, or why its drafts are refused.
+type Facts = Result<TopicFacts, Refusal>;
+
 /// A draft with a name that cannot become a task.
 struct Refused {
     /// Among the drafts.
@@ -86,7 +89,7 @@ impl Desk {
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
         let mut refused = Vec::new();
-        let mut known: Option<(TopicName, Result<TopicFacts, Refusal>)> = None;
+        let mut known: Option<(TopicName, Facts)> = None;
         for draft in drafts {
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
@@ -94,9 +97,9 @@ impl Desk {
                 Some((name, facts)) if name == topic => facts,
                 _ => self.facts(&topic).await,
             };
-            let facts = self.confirmed(&draft, facts).await;
-            known = Some((topic, facts.clone()));
-            match self.check(draft, facts, now) {
+            let (facts, fits) = self.held_against(&draft, facts).await;
+            known = Some((topic, facts));
+            match fits.and_then(|()| self.check(draft, now)) {
                 Ok(task) => {
                     results.push(None);
                     tasks.push(task);
@@ -143,9 +146,8 @@ impl Desk {
         }
     }
 
-    /// Holds a draft against the clock and its topic.
-    fn check(&self, draft: Draft, facts: Result<TopicFacts, Refusal>, now: Timestamp) -> Result<NewTask, Refusal> {
-        fits(&draft, facts?)?;
+    /// Holds a draft against the clock.
+    fn check(&self, draft: Draft, now: Timestamp) -> Result<NewTask, Refusal> {
         let due_at = due_at_of(draft.due, now, self.delay_max)?;
         let random = (rand::random(), rand::random());
         Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
@@ -164,15 +166,27 @@ impl Desk {
         }
     }
 
-    /// What a draft does not fit is asked about anew: nobody is refused for good by a limit that was raised since.
-    async fn confirmed(&self, draft: &Draft, facts: Result<TopicFacts, Refusal>) -> Result<TopicFacts, Refusal> {
-        let facts = facts?;
-        if fits(draft, facts).is_ok() {
-            return Ok(facts);
-        }
-        let topic = &draft.record.topic;
+    /// Whether a draft fits its topic, and what is known of the topic then. A topic that a draft does not fit is asked about anew:
+    /// nobody is refused for good by a limit that was raised since.
+    async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
+        let facts = match facts {
+            Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => return (Ok(facts), Ok(())),
+            Ok(facts) => facts,
+            Err(refusal) => return (Err(refusal.clone()), Err(refusal)),
+        };
         // On the heap: it is seldom asked, and would make the future of every submit larger.
-        Box::pin(self.topics.confirm(topic)).await.map_err(|error| refusal_of_look_up(topic, error))
+        Box::pin(self.held_again(draft, facts)).await
+    }
+
+    async fn held_again(&self, draft: &Draft, facts: TopicFacts) -> (Facts, Result<(), Refusal>) {
+        let record = &draft.record;
+        if fits(draft, self.topics.size(record, facts).await, facts).is_ok() {
+            return (Ok(facts), Ok(()));
+        }
+        match self.topics.confirm(&record.topic).await.map_err(|error| refusal_of_look_up(&record.topic, error)) {
+            Ok(facts) => (Ok(facts), fits(draft, self.topics.size(record, facts).await, facts)),
+            Err(refusal) => (Err(refusal.clone()), Err(refusal)),
+        }
     }
 
     /// Hands tasks to the intake in pieces that fit a group.
@@ -207,8 +221,9 @@ impl Desk {
         }
         let now = self.shared.clock.now_for_submits().ok_or_else(no_time)?;
         let facts = self.facts(&draft.record.topic).await;
-        let facts = self.confirmed(&draft, facts).await;
-        let task = self.check(draft, facts, now)?;
+        let (_facts, fits) = self.held_against(&draft, facts).await;
+        fits?;
+        let task = self.check(draft, now)?;
         // On the heap, for callers hold it in futures of their own.
         Box::pin(self.replacer.replace(task, &self.look_up)).await
     }
@@ -408,9 +423,9 @@ fn no_time() -> Refusal {
 }
 
 /// When a task is due. Up to the next whole millisecond, so that it is never early; what may be asked for at most is rounded like what is asked for.
-/// Holds a draft against what its topic takes.
-fn fits(draft: &Draft, facts: TopicFacts) -> Result<(), Refusal> {
-    let (size, size_max) = (draft.record.size(), facts.record_bytes_max);
+/// Holds a draft, of so many bytes, against what its topic takes.
+fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
+    let size_max = facts.record_bytes_max;
     if size > size_max {
         return Err(Refusal::TooLarge { size, size_max });
     }

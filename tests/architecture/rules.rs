@@ -36,12 +36,13 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["config", "client::args", "bench::args"]),
     ("clap_complete", &["config"]),
     ("etcd_client", &["etcd"]),
-    ("flate2", &["api"]),
+    ("flate2", &["api", "kafka::compression"]),
     ("hdrhistogram", &["bench::quantiles"]),
     ("http_body_util", &["api", "bench::http"]),
     ("hyper", &["api", "bench"]),
     ("hyper_util", &["api", "bench::http"]),
     ("jiff", &["api", "bench", "domain"]),
+    ("lz4_flex", &["kafka::compression"]),
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
@@ -49,10 +50,11 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["main"]),
     ("serde", &["api", "bench", "client", "etcd"]),
     ("serde_json", &["api", "bench", "client", "etcd"]),
+    ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
-    ("zstd", &["api"]),
+    ("zstd", &["api", "kafka::compression"]),
 ];
 
 /// Libraries for all but the pure modules.

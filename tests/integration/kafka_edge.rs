@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
-use punctual::kafka::{Failed, Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicFacts};
+use punctual::kafka::{Failed, Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
@@ -244,7 +244,7 @@ async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-facts", 5, &[("max.message.bytes", "4321")]).await;
     let edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
-    let facts = TopicFacts { record_bytes_max: 4321, needs_key: false };
+    let facts = TopicFacts { record_bytes_max: 4321, needs_key: false, compression: TopicCompression::AsSent };
     let answers = futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
     assert!(answers.iter().all(|answer| *answer == Ok(facts)), "{answers:?}");
     assert_eq!(edge.topics.look_up(&topic).await, Ok(facts));

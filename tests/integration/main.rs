@@ -20,6 +20,7 @@ mod claims;
 mod claims_fail;
 mod cluster;
 mod command_line;
+mod compressed_records;
 mod dead_letters;
 mod durability;
 mod etcd_login;

@@ -103,8 +103,9 @@ fn millis(now: Monotonic) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kafka::compression::TopicCompression;
 
-    const FACTS: TopicFacts = TopicFacts { record_bytes_max: 1000, needs_key: false };
+    const FACTS: TopicFacts = TopicFacts { record_bytes_max: 1000, needs_key: false, compression: TopicCompression::AsSent };
 
     fn at(millis: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_millis(millis))

@@ -16,6 +16,7 @@ use super::known::Known;
 use super::question::{Answer, LookUpError, Request, TopicFacts};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
+use crate::kafka::compression::TopicCompression;
 use crate::kafka::{Contact, Error, Metrics, PROBE_TOPIC, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
@@ -237,6 +238,7 @@ impl Prober {
                 Ok(TopicFacts {
                     record_bytes_max: record_bytes_max.unwrap_or(RECORD_BYTES_MAX_DEFAULT),
                     needs_key: value("cleanup.policy").is_some_and(|policy| policy.contains("compact")),
+                    compression: value("compression.type").map(TopicCompression::of).unwrap_or_default(),
                 })
             }
             // Not to be read is not "not there": the metadata will tell.
@@ -245,7 +247,11 @@ impl Prober {
                 | Code::ClusterAuthorizationFailed
                 | Code::UnsupportedFeature
                 | Code::UnsupportedVersion,
-            ) => Ok(TopicFacts { record_bytes_max: RECORD_BYTES_MAX_DEFAULT, needs_key: false }),
+            ) => Ok(TopicFacts {
+                record_bytes_max: RECORD_BYTES_MAX_DEFAULT,
+                needs_key: false,
+                compression: TopicCompression::default(),
+            }),
             Err(code) => Err(error_of(code)),
         }
     }

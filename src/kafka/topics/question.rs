@@ -3,6 +3,7 @@
 use tokio::sync::watch;
 
 use crate::domain::{Monotonic, TopicName};
+use crate::kafka::compression::TopicCompression;
 
 /// What is known of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +12,8 @@ pub struct TopicFacts {
     pub record_bytes_max: usize,
     /// It is compacted, and refuses a record without a key.
     pub needs_key: bool,
+    /// The topic's `compression.type`; Kafka's default where we may not read it.
+    pub compression: TopicCompression,
 }
 
 /// Why nothing is known of a topic.
