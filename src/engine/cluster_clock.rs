@@ -11,10 +11,16 @@
 //! |---|---|
 //! | between the bounds | they are narrowed |
 //! | outside of them by up to 500 ms | it was set, or slewed quickly: only the new stamp counts |
-//! | outside of them by more | a jump: only the new stamp counts, and the clock is not steady until it has held for a minute |
+//! | ahead of them by up to 10 s | a step forward: only the new stamp counts, at once |
+//! | ahead of them by more | only the new stamp counts, and the clock is not steady for a minute; steps forward within that minute do not prolong it |
+//! | behind them by more than 500 ms | only the new stamp counts, and the clock is not steady until it has not been set back for a minute |
+//!
+//! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s every 45 s). Nothing may wait for such a clock to hold.
 //!
 //! Answers of several connections overtake each other: one that was asked for before the bounds were last confirmed may hold the older stamp. When such a
 //! one contradicts them, the lower of the two counts until a later question settles it: too low a bound is late for a moment, too high a one is early.
+//! A step forward is shown by that later question alone. A step back is in doubt until then, and the clock not steady: the answer may only have been
+//! overtaken by the first one after a step forward.
 
 use std::time::Duration;
 
@@ -40,10 +46,14 @@ pub struct Moment {
 /// What Postgres's clock and this node's raw one may differ in rate, in parts per million: the 500 by which ntpd and the kernel slew a clock, and the 100 of a
 /// poor quartz.
 pub const DRIFT_PPM_MAX: u32 = 600;
-/// A difference to the monotonic time beyond this is a jump of Postgres's clock.
-pub const JUMP_MIN: Duration = Duration::from_millis(500);
-/// How long the clock must have held after a jump.
+/// A difference to the monotonic time beyond this is a step of Postgres's clock.
+pub const STEP_MIN: Duration = Duration::from_millis(500);
+/// A step forward beyond this may be a mistake that somebody corrects: it is not followed at once.
+pub const FOLLOWED_MAX: Duration = Duration::from_secs(10);
+/// How long nothing is claimed after a step forward that is not followed at once; how long the clock must have held after a step back.
 pub const HOLD: Duration = Duration::from_secs(60);
+/// Stamps come twice a second. The one that ends a pause may show a step that was made within it.
+const PAUSE_END: Duration = Duration::from_secs(2);
 
 /// The clock of the cluster as one node knows it.
 #[derive(Debug, Default)]
@@ -51,7 +61,30 @@ pub struct StampedClock {
     bounds: Option<Bounds>,
     /// When the last answer arrived that the bounds agree with.
     agreed_at: Monotonic,
-    jumped_at: Option<Monotonic>,
+    /// Of the first step forward of a pause.
+    set_ahead_at: Option<Monotonic>,
+    /// Of the last step back.
+    set_back_at: Option<Monotonic>,
+    doubt: Option<Doubt>,
+}
+
+/// An answer has shown that Postgres's clock was set back, and may be older than these bounds.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    bounds: Bounds,
+    /// When that answer arrived: a question that was asked later settles it.
+    since: Monotonic,
+}
+
+/// What a stamp has shown that Postgres's clock did, beyond [`STEP_MIN`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Forward by so much, and followed at once: by up to [`FOLLOWED_MAX`], or within the pause after a larger one.
+    Followed(Duration),
+    /// Forward by so much: the clock is not steady for [`HOLD`].
+    Ahead(Duration),
+    /// Back by so much: the clock is not steady until it has held for [`HOLD`].
+    Back(Duration),
 }
 
 /// Postgres's clock at `at` of this node's monotonic clock: not before `low`, not after `high`.
@@ -91,32 +124,73 @@ impl StampedClock {
         self.bounds.is_some_and(|bounds| bounds.at.was_suspended_until(now))
     }
 
-    /// Takes in a stamp; true when it shows that Postgres's clock has jumped.
-    pub fn take_in(&mut self, stamp: Stamp) -> bool {
-        let shown = Bounds::of(stamp);
-        let Some(known) = self.bounds.map(|bounds| bounds.run_on(stamp.arrived_at)) else {
-            (self.bounds, self.agreed_at) = (Some(shown), stamp.arrived_at.at);
-            return false;
-        };
-        let outside = known.low.micros_after(shown.high).max(shown.low.micros_after(known.high));
-        let has_jumped = outside > micros(JUMP_MIN);
-        if has_jumped {
-            self.jumped_at = Some(stamp.arrived_at.at);
-        } else if self.jumped_at.is_some_and(|jumped_at| stamp.arrived_at.at.since(jumped_at) >= HOLD) {
-            self.jumped_at = None;
-        }
-        let may_be_older = stamp.asked_at < self.agreed_at;
-        if outside <= 0 {
-            (self.bounds, self.agreed_at) = (Some(known.narrowed_by(shown)), stamp.arrived_at.at);
-        } else if !may_be_older || shown.low < known.low {
-            (self.bounds, self.agreed_at) = (Some(shown), stamp.arrived_at.at);
-        }
-        has_jumped
+    /// The upper bound: never behind Postgres's clock, unless that was stepped forward since the last stamp; ahead of it by at most the way there of the
+    /// best question and by what the rates may differ since. `None` before the first stamp.
+    pub fn at_most(&self, now: Moment) -> Option<Timestamp> {
+        // While an answer is in doubt that may be the older one, the bounds from before it may be the right ones.
+        let doubted = self.doubt.map(|doubt| doubt.bounds);
+        self.bounds.into_iter().chain(doubted).map(|bounds| bounds.run_on(now).high).max()
     }
 
-    /// True once there is a stamp, unless the clock has jumped and stamps have not shown since that it held for a minute.
+    /// Takes in a stamp; answers the step of Postgres's clock that it shows.
+    pub fn take_in(&mut self, stamp: Stamp) -> Option<Step> {
+        let (shown, arrived_at) = (Bounds::of(stamp), stamp.arrived_at.at);
+        let Some(known) = self.bounds.map(|bounds| bounds.run_on(stamp.arrived_at)) else {
+            self.agree(shown, arrived_at);
+            return None;
+        };
+        if let Some(doubt) = self.doubt.take_if(|doubt| stamp.asked_at >= doubt.since) {
+            let step = self.step_of(doubt.bounds.run_on(stamp.arrived_at), shown, arrived_at);
+            self.agree(shown, arrived_at);
+            return step;
+        }
+        let (behind, ahead) = (shown.micros_behind(known), known.micros_behind(shown));
+        if behind.max(ahead) <= 0 {
+            self.agree(known.narrowed_by(shown), arrived_at);
+            return None;
+        }
+        if stamp.asked_at >= self.agreed_at {
+            let step = self.step_of(known, shown, arrived_at);
+            self.agree(shown, arrived_at);
+            return step;
+        }
+        if shown.low < known.low {
+            if behind > micros(STEP_MIN) {
+                self.doubt.get_or_insert(Doubt { bounds: known, since: arrived_at });
+            }
+            self.agree(shown, arrived_at);
+        }
+        None
+    }
+
+    fn agree(&mut self, bounds: Bounds, arrived_at: Monotonic) {
+        (self.bounds, self.agreed_at) = (Some(bounds), arrived_at);
+        for since in [&mut self.set_ahead_at, &mut self.set_back_at] {
+            *since = since.filter(|since| arrived_at.since(*since) < HOLD);
+        }
+    }
+
+    /// The step from what is `known` to what is `shown`, and the pause that begins with it.
+    fn step_of(&mut self, known: Bounds, shown: Bounds, arrived_at: Monotonic) -> Option<Step> {
+        let (back, forward) = (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
+        if back > STEP_MIN {
+            self.set_back_at = Some(arrived_at);
+            return Some(Step::Back(back));
+        }
+        if forward <= STEP_MIN {
+            return None;
+        }
+        let is_paused = self.set_ahead_at.is_some_and(|since| arrived_at.since(since) < HOLD + PAUSE_END);
+        if forward <= FOLLOWED_MAX || is_paused {
+            return Some(Step::Followed(forward));
+        }
+        self.set_ahead_at = Some(arrived_at);
+        Some(Step::Ahead(forward))
+    }
+
+    /// True once there is a stamp, but not within the pause after a step that is not followed at once. A pause ends with the first stamp after its time.
     pub fn is_steady(&self) -> bool {
-        self.bounds.is_some() && self.jumped_at.is_none()
+        self.bounds.is_some() && self.set_ahead_at.is_none() && self.set_back_at.is_none() && self.doubt.is_none()
     }
 }
 
@@ -132,6 +206,11 @@ impl Bounds {
         let low = self.low.plus(least.saturating_sub(drift(least)));
         let at = Moment { at: self.at.at.plus(ages.0), raw: self.at.raw.plus(ages.1) };
         Self { low, high: after_at_most(self.high, most), at }
+    }
+
+    /// By how many microseconds these bounds lie wholly below others; zero or less when they do not.
+    fn micros_behind(self, other: Self) -> i64 {
+        other.low.micros_after(self.high)
     }
 
     fn narrowed_by(self, other: Self) -> Self {
@@ -152,6 +231,10 @@ fn drift(span: Duration) -> Duration {
 
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn span_of(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -179,13 +262,28 @@ mod tests {
     /// An exchange: microseconds of silence before the question, of the way there, and of the way back.
     type Exchange = (u64, u64, u64);
 
+    /// A clock after some exchanges, the last of which was quick: what is unsure about the one before must not hide a step.
+    fn known_clock(before: Vec<Exchange>, quick: u64) -> (StampedClock, u64) {
+        let mut clock = StampedClock::default();
+        let mut now = 0;
+        for exchange in before.into_iter().chain([(0, quick, quick)]) {
+            now = ask(&mut clock, now, exchange, |moment| server(moment, 0, 0)).0;
+        }
+        (clock, now)
+    }
+
     fn exchanges() -> impl Strategy<Value = Vec<Exchange>> {
         let way = || prop_oneof![4 => 0_u64..2_000, 1 => 0_u64..3_000_000];
         prop::collection::vec((prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()), 1..40)
     }
 
-    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of arrival and whether a jump was seen.
-    fn ask(clock: &mut StampedClock, from: u64, (idle, there, back): Exchange, shows: impl Fn(u64) -> Timestamp) -> (u64, bool) {
+    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of arrival and the step that was seen.
+    fn ask(
+        clock: &mut StampedClock,
+        from: u64,
+        (idle, there, back): Exchange,
+        shows: impl Fn(u64) -> Timestamp,
+    ) -> (u64, Option<Step>) {
         let arrived = from + idle + there + back;
         let stamp = Stamp { at: shows(from + idle + there), asked_at: monotonic(from + idle), arrived_at: at(arrived) };
         (arrived, clock.take_in(stamp))
@@ -193,18 +291,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_bound_is_never_ahead_and_no_jump_is_seen_where_there_is_none(
+        fn the_lower_bound_is_never_ahead_nor_the_upper_one_behind_and_no_step_is_seen_where_there_is_none(
             exchanges in exchanges(), ppm in -600_i64..=600, later in 0_u64..100_000_000
         ) {
             let mut clock = StampedClock::default();
             let mut now = 0;
             for exchange in exchanges {
-                let (arrived, has_jumped) = ask(&mut clock, now, exchange, |moment| server(moment, ppm, 0));
+                let (arrived, seen) = ask(&mut clock, now, exchange, |moment| server(moment, ppm, 0));
                 now = arrived;
-                prop_assert!(!has_jumped);
+                prop_assert_eq!(seen, None);
                 prop_assert!(clock.is_steady());
                 for moment in [now, now + later] {
                     prop_assert!(clock.now(at(moment)).unwrap() <= server(moment, ppm, 0));
+                    prop_assert!(clock.at_most(at(moment)).unwrap() >= server(moment, ppm, 0));
                 }
             }
         }
@@ -221,28 +320,81 @@ mod tests {
         }
 
         #[test]
-        fn a_jump_either_way_is_noticed_by_the_first_stamp_and_the_clock_is_unsteady_for_a_minute(
-            before in exchanges(), step in 600_000_i64..10_000_000_000, is_back: bool, quick in 0_u64..20_000
+        fn a_step_back_is_noticed_by_the_first_stamp_and_the_clock_is_unsteady_for_a_minute(
+            before in exchanges(), step in 600_000_i64..10_000_000_000, quick in 0_u64..20_000
         ) {
-            let mut clock = StampedClock::default();
-            let mut now = 0;
-            for exchange in before {
-                now = ask(&mut clock, now, exchange, |moment| server(moment, 0, 0)).0;
-            }
-            // A stamp of a quick exchange: what is unsure about the one before must not hide the jump.
-            now = ask(&mut clock, now, (0, quick, quick), |moment| server(moment, 0, 0)).0;
-            let step = if is_back { -step } else { step };
-            let (jumped, has_jumped) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, step));
-            prop_assert!(has_jumped);
-            now = jumped;
-            while now < jumped + 60_000_000 {
+            let (mut clock, mut now) = known_clock(before, quick);
+            let (stepped, seen) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, -step));
+            prop_assert!(matches!(seen, Some(Step::Back(_))));
+            now = stepped;
+            while now < stepped + 60_000_000 {
                 prop_assert!(!clock.is_steady());
-                prop_assert!(clock.now(at(now)).unwrap() <= server(now, 0, step));
-                let (arrived, again) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, step));
-                prop_assert!(!again);
+                prop_assert!(clock.now(at(now)).unwrap() <= server(now, 0, -step));
+                let (arrived, again) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, -step));
+                prop_assert_eq!(again, None);
                 now = arrived;
             }
             prop_assert!(clock.is_steady());
+        }
+
+        #[test]
+        fn steps_forward_stop_nothing_unless_one_is_larger_than_ten_seconds_and_then_for_a_minute_from_the_first(
+            before in exchanges(),
+            steps in prop::collection::vec((1_u64..100_000_000, prop_oneof![3 => 600_000_i64..9_900_000, 1 => 10_100_000_i64..1_000_000_000]), 1..12),
+            quick in 0_u64..20_000,
+        ) {
+            let (mut clock, mut now) = known_clock(before, quick);
+            let (mut step, mut paused_since, mut steps) = (0, None, steps.into_iter());
+            let mut next = steps.next().map(|(wait, by)| (now + wait, by));
+            while let Some((moment, by)) = next {
+                let is_stepped = now + 500_000 >= moment;
+                if is_stepped {
+                    step += by;
+                    next = steps.next().map(|(wait, by)| (now + 500_000 + wait, by));
+                }
+                let within = !clock.is_steady();
+                let (arrived, seen) = ask(&mut clock, now, (500_000, quick, quick), |moment| server(moment, 0, step));
+                now = arrived;
+                match seen {
+                    None => prop_assert!(!is_stepped),
+                    Some(Step::Followed(_)) => prop_assert!(is_stepped && (by < 10_000_000 || within)),
+                    Some(Step::Ahead(_)) => {
+                        prop_assert!(is_stepped && by > 10_000_000 && !within);
+                        paused_since = Some(now);
+                    }
+                    Some(Step::Back(_)) => prop_assert!(false, "nothing was set back"),
+                }
+                // At once, and never ahead.
+                let late = server(now, 0, step).micros_after(clock.now(at(now)).unwrap());
+                prop_assert!((0..=i64::try_from(quick + quick / 1_600 + 2).unwrap()).contains(&late), "late by {late}");
+                prop_assert!(clock.at_most(at(now)).unwrap() >= server(now, 0, step));
+                prop_assert_eq!(clock.is_steady(), paused_since.is_none_or(|since| now - since >= 60_000_000));
+            }
+        }
+
+        #[test]
+        fn answers_that_overtake_each_other_show_no_step_back_after_a_step_forward_and_none_forward_after_one_back(
+            step in prop_oneof![-9_000_000_i64..-600_000, 600_000_i64..9_000_000],
+            moment in 1_000_000_u64..5_000_000,
+            // Questions of several connections: when each is asked, and its ways.
+            mut questions in prop::collection::vec((0_u64..6_000_000, 0_u64..50_000, 0_u64..50_000), 20..200),
+        ) {
+            let shows = |now: u64| server(now, 0, if now >= moment { step } else { 0 });
+            questions.push((0, 10, 10));
+            questions.push((6_500_000, 10, 10));
+            questions.sort_by_key(|(asked, there, back)| asked + there + back);
+            let (mut clock, mut seen) = (StampedClock::default(), Vec::new());
+            for (asked, there, back) in questions {
+                let arrived = asked + there + back;
+                let stamp = Stamp { at: shows(asked + there), asked_at: monotonic(asked), arrived_at: at(arrived) };
+                seen.extend(clock.take_in(stamp));
+                if asked >= moment {
+                    prop_assert!(clock.now(at(arrived)).unwrap().micros_after(shows(arrived)) <= 0);
+                }
+            }
+            prop_assert_eq!(seen.len(), 1, "{:?}", &seen);
+            prop_assert_eq!(matches!(seen[0], Step::Back(_)), step < 0);
+            prop_assert_eq!(clock.is_steady(), step > 0);
         }
 
         #[test]
@@ -254,8 +406,8 @@ mod tests {
             for exchange in exchanges {
                 now = ask(&mut clock, now, exchange, |moment| server(moment, 0, 0)).0;
             }
-            let (now, has_jumped) = ask(&mut clock, now, (500_000, there, back), |moment| server(moment, 0, step));
-            prop_assert!(!has_jumped);
+            let (now, seen) = ask(&mut clock, now, (500_000, there, back), |moment| server(moment, 0, step));
+            prop_assert_eq!(seen, None);
             // A step back by less than the round trip cannot be told from a slow way there; nothing else may remain.
             let unseen = i64::try_from(there + back + 2).unwrap();
             let allowed = if step < 0 { unseen } else { 0 };
@@ -275,20 +427,71 @@ mod tests {
         let mut clock = StampedClock::default();
         let (now, _) = ask(&mut clock, 0, (0, 100, 100), |moment| server(moment, 600, 0));
         let day = 86_400_000_000;
-        let (_, has_jumped) = ask(&mut clock, now, (day, 100, 100), |moment| server(moment, 600, 0));
-        assert!(!has_jumped);
+        let (_, seen) = ask(&mut clock, now, (day, 100, 100), |moment| server(moment, 600, 0));
+        assert_eq!(seen, None);
+    }
+
+    /// Tells the clock every half second what Postgres's shows from `now` to `end`.
+    fn hold(clock: &mut StampedClock, now: u64, end: u64, step: i64) {
+        for moment in (now..=end).step_by(500_000) {
+            ask(clock, moment, (0, 0, 0), |moment| server(moment, 0, step));
+        }
     }
 
     #[test]
-    fn a_second_jump_starts_the_minute_anew() {
+    fn a_second_step_back_starts_the_minute_anew() {
         let mut clock = StampedClock::default();
-        ask(&mut clock, 0, (0, 0, 0), |moment| server(moment, 0, 0));
-        assert!(ask(&mut clock, 0, (1_000_000, 0, 0), |moment| server(moment, 0, 5_000_000)).1);
-        assert!(ask(&mut clock, 0, (50_000_000, 0, 0), |moment| server(moment, 0, 0)).1);
-        ask(&mut clock, 0, (109_000_000, 0, 0), |moment| server(moment, 0, 0));
+        hold(&mut clock, 0, 1_000_000, 0);
+        hold(&mut clock, 1_500_000, 51_000_000, -5_000_000);
+        hold(&mut clock, 51_500_000, 111_000_000, -6_000_000);
         assert!(!clock.is_steady());
-        ask(&mut clock, 0, (110_000_000, 0, 0), |moment| server(moment, 0, 0));
+        hold(&mut clock, 111_500_000, 111_500_000, -6_000_000);
         assert!(clock.is_steady());
+    }
+
+    #[test]
+    fn a_step_forward_does_not_prolong_the_minute_after_a_step_back_and_one_back_begins_its_own() {
+        let mut clock = StampedClock::default();
+        hold(&mut clock, 0, 1_000_000, 0);
+        hold(&mut clock, 1_500_000, 30_000_000, -5_000_000);
+        hold(&mut clock, 30_500_000, 61_000_000, -4_000_000);
+        assert!(!clock.is_steady());
+        hold(&mut clock, 61_500_000, 61_500_000, -4_000_000);
+        assert!(clock.is_steady());
+        // Twenty seconds forward, and half a minute later back.
+        hold(&mut clock, 62_000_000, 92_000_000, 16_000_000);
+        assert!(!clock.is_steady());
+        hold(&mut clock, 92_500_000, 152_000_000, -4_000_000);
+        assert!(!clock.is_steady());
+        hold(&mut clock, 152_500_000, 152_500_000, -4_000_000);
+        assert!(clock.is_steady());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_far_forward_every_half_minute_is_followed_between_two_pauses() {
+        let mut clock = StampedClock::default();
+        hold(&mut clock, 0, 29_500_000, 0);
+        let mut steady = 0;
+        for round in 1..20_u64 {
+            let from = round * 30_000_000;
+            hold(&mut clock, from, from + 29_500_000, i64::try_from(round).unwrap() * 20_000_000);
+            steady += u64::from(clock.is_steady());
+        }
+        assert!(steady >= 6, "steady in {steady} rounds of 19");
+    }
+
+    #[test]
+    fn a_step_forward_every_three_quarters_of_a_minute_stops_nothing() {
+        // As hypervisors do.
+        let mut clock = StampedClock::default();
+        hold(&mut clock, 0, 44_500_000, 0);
+        for round in 1..10_u64 {
+            let from = round * 45_000_000;
+            hold(&mut clock, from, from, i64::try_from(round).unwrap() * 600_000);
+            assert!(clock.is_steady());
+            hold(&mut clock, from + 500_000, from + 44_500_000, i64::try_from(round).unwrap() * 600_000);
+            assert!(clock.is_steady());
+        }
     }
 
     #[test]
@@ -304,7 +507,7 @@ mod tests {
             assert_eq!(clock.is_behind(now), suspended > 0);
             // The next stamp is right, and no jump: the clock of Postgres has done nothing.
             let stamp = Stamp { at: server(elapsed, 0, 0), asked_at: now.at, arrived_at: now };
-            assert!(!clock.take_in(stamp));
+            assert_eq!(clock.take_in(stamp), None);
             assert_eq!((clock.now(now), clock.is_behind(now)), (Some(server(elapsed, 0, 0)), false));
         }
     }

@@ -12,7 +12,7 @@
 //! | another node dies or leaves | shards are assigned anew, `adopt_now` is notified |
 //! | a claim loop stands still, or the node cannot find out which batches are its own | no heartbeats: a wedged node is a dead node |
 //! | no brokers for this node alone | it says that it cannot publish, and is `is_cut_off` until a broker answers |
-//! | Postgres's clock jumped | it says that it cannot publish until the clock is steady |
+//! | Postgres's clock was set back, or far ahead | it says that it cannot publish until the clock is steady |
 //! | claims fail for 5 s, or it cannot look after its batches | it is not ready; unless that meets all nodes (a lock, a slow server) it says that it cannot publish, until one succeeds |
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 

@@ -348,6 +348,7 @@ impl Keeper {
         if let Some((_, sent_at)) = &self.last {
             self.parts.metrics.heartbeat_age.set(now.since(*sent_at).as_secs_f64());
         }
+        self.parts.metrics.show_steps(self.parts.clock.step_counts());
         self.show_offset();
         let mut missing = Vec::new();
         if self.last.is_none() || self.failures > 0 {
@@ -381,7 +382,10 @@ impl Keeper {
             });
         }
         if !self.parts.clock.is_steady() {
-            missing.push(Missing { what: Lack::Clock, why: "the clock of Postgres is unknown, or has jumped".to_owned() });
+            missing.push(Missing {
+                what: Lack::Clock,
+                why: "the clock of Postgres is unknown, or was set within the last minute".to_owned(),
+            });
         }
         self.out.board.show_missing(missing);
     }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
-use crate::telemetry::{Counter, Gauge, Histogram, Registry, Unit};
+use crate::clock::StepCounts;
+use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit};
 
 type Seconds = Gauge<f64, AtomicU64>;
 
@@ -17,6 +18,7 @@ pub struct Metrics {
     pub(super) heartbeat_duration: Histogram,
     pub(super) heartbeat_failures: Counter,
     pub(super) clock_offset: Seconds,
+    clock_steps: Family<[(&'static str, &'static str); 1], Counter>,
     pub(super) declared_dead: Counter,
     pub(super) trust_lost: Counter,
 }
@@ -34,12 +36,21 @@ impl Metrics {
             heartbeat_duration: Histogram::new((0..13).map(|power| 0.0005 * f64::from(1_u32 << power))),
             heartbeat_failures: Counter::default(),
             clock_offset: Seconds::default(),
+            clock_steps: Family::default(),
             declared_dead: Counter::default(),
             trust_lost: Counter::default(),
         };
         metrics.register_counts(registry);
         metrics.register_times(registry);
+        metrics.show_steps(StepCounts::default());
         metrics
+    }
+
+    pub(super) fn show_steps(&self, counts: StepCounts) {
+        for (step, count) in [("followed", counts.followed), ("ahead", counts.ahead), ("back", counts.back)] {
+            let shown = self.clock_steps.get_or_create(&[("step", step)]);
+            shown.inc_by(count.saturating_sub(shown.get()));
+        }
     }
 
     fn register_counts(&self, registry: &mut Registry) {
@@ -69,6 +80,11 @@ impl Metrics {
             "punctual_heartbeat_failures",
             "Heartbeats that Postgres did not answer in time, or refused",
             self.heartbeat_failures.clone(),
+        );
+        registry.register(
+            "punctual_clock_steps",
+            "Times that Postgres's clock was set by more than 500 ms: forward and followed at once, ahead by more than 10 s or back with a pause of the claims",
+            self.clock_steps.clone(),
         );
     }
 

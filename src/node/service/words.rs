@@ -221,7 +221,7 @@ pub enum Lack {
     Kafka,
     /// Until it was seen once.
     Etcd,
-    /// The cluster's clock is unknown, or has jumped.
+    /// The cluster's clock is unknown, or was set back or far ahead within the last minute.
     Clock,
     /// None of this node's vouches for it: none was written for too long, or another node's must age first.
     Heartbeat,
