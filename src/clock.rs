@@ -85,12 +85,6 @@ impl ClusterClock {
         clock.at_most(moment).filter(|_at_most| !clock.is_behind(moment))
     }
 
-    /// The same, for what begins now: `None` as well after the machine was suspended, until Postgres has told the time again. The bound would be far behind.
-    pub fn now_for_submits(&self) -> Option<Timestamp> {
-        let (clock, moment) = (self.lock(), moment());
-        clock.now(moment).filter(|_now| !clock.is_behind(moment))
-    }
-
     /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
     pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
         let mut stamped = self.lock();

@@ -31,7 +31,7 @@ fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
 
 /// `PUT /v1/topics/{topic}/tasks/{name}`
 pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
     let reader = DraftReader::of(request.headers());
@@ -39,7 +39,7 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
     let echo = echo_of(&draft);
-    let answer = shared.in_time(deadline.hold(shared.service.replace(draft)).await, Problem::replace_unknown)?;
+    let answer = shared.in_time(deadline.hold(shared.service.replace(draft, arrived_at)).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
         Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
         other => of_refusal(other, origin),

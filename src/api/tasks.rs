@@ -21,7 +21,7 @@ use super::share::Share;
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
 use super::{query, respond, verdict};
-use crate::domain::TaskId;
+use crate::domain::{TaskId, Timestamp};
 use crate::node::service::{Accepted, Draft, Refusal};
 
 /// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
@@ -33,14 +33,14 @@ const RESULT_BYTES: usize = 200;
 
 /// `POST /v1/tasks`
 pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let mut reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
     let echo = echo_of(&draft);
-    let mut answers = ask_to_store(&shared, vec![draft], deadline).await?.into_iter();
+    let mut answers = ask_to_store(&shared, vec![draft], arrived_at, deadline).await?.into_iter();
     let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
     let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
     if accepted.is_new {
@@ -60,9 +60,10 @@ pub fn echo_of(draft: &Draft) -> Echo {
 async fn ask_to_store(
     shared: &Shared,
     drafts: Vec<Draft>,
+    arrived_at: Option<Timestamp>,
     deadline: Deadline,
 ) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
-    shared.in_time(deadline.hold(shared.service.submit(drafts)).await, Problem::submit_unknown)
+    shared.in_time(deadline.hold(shared.service.submit(drafts, arrived_at)).await, Problem::submit_unknown)
 }
 
 /// A new task, and where it is found.
@@ -94,13 +95,13 @@ struct BatchJson<'a> {
 
 /// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused only where its items cannot be told apart.
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
-    let deadline = shared.deadline();
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let reader = DraftReader::of(request.headers());
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
     let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
-    let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, deadline).await? };
+    let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, arrived_at, deadline).await? };
     let done = settle(items, answers);
     count(&shared.metrics, &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();

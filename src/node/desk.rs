@@ -73,19 +73,24 @@ pub struct Desk {
 }
 
 impl Desk {
+    /// What the `delay` of a request that arrives now counts from.
+    pub fn arrival(&self) -> Option<Timestamp> {
+        self.shared.clock.arrival()
+    }
+
     /// Stores drafts; the answers are in their order.
-    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
-        let answers = self.submit_all(drafts).await;
+    pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
+        let answers = self.submit_all(drafts, arrived_at).await;
         self.shared.metrics.submits_refused.inc_by(refused_count(&answers));
         answers
     }
 
-    async fn submit_all(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+    async fn submit_all(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
         let count = drafts.len();
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
         }
-        let Some(now) = self.shared.clock.now_for_submits() else { return vec![Err(no_time()); count] };
+        let Some(arrived_at) = arrived_at else { return vec![Err(no_time()); count] };
         let mut results = Vec::with_capacity(count);
         let mut tasks = Vec::with_capacity(count);
         let mut refused = Vec::new();
@@ -99,7 +104,7 @@ impl Desk {
             };
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
-            match fits.and_then(|()| self.check(draft, now)) {
+            match fits.and_then(|()| self.check(draft, arrived_at)) {
                 Ok(task) => {
                     results.push(None);
                     tasks.push(task);
@@ -147,8 +152,8 @@ impl Desk {
     }
 
     /// Holds a draft against the clock.
-    fn check(&self, draft: Draft, now: Timestamp) -> Result<NewTask, Refusal> {
-        let due_at = due_at_of(draft.due, now, self.delay_max)?;
+    fn check(&self, draft: Draft, arrived_at: Timestamp) -> Result<NewTask, Refusal> {
+        let due_at = due_at_of(draft.due, arrived_at, self.delay_max)?;
         let random = (rand::random(), rand::random());
         Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
     }
@@ -209,21 +214,21 @@ impl Desk {
     }
 
     /// Puts a draft with a name in the place of the task that the name stands for.
-    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
-        let answer = self.replace_one(draft).await;
+    pub async fn replace(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
+        let answer = self.replace_one(draft, arrived_at).await;
         self.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&answer)));
         answer
     }
 
-    async fn replace_one(&self, draft: Draft) -> Result<Placed, Refusal> {
+    async fn replace_one(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
-        let now = self.shared.clock.now_for_submits().ok_or_else(no_time)?;
+        let arrived_at = arrived_at.ok_or_else(no_time)?;
         let facts = self.facts(&draft.record.topic).await;
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
-        let task = self.check(draft, now)?;
+        let task = self.check(draft, arrived_at)?;
         // On the heap, for callers hold it in futures of their own.
         Box::pin(self.replacer.replace(task, &self.look_up)).await
     }
@@ -422,7 +427,6 @@ fn no_time() -> Refusal {
     Refusal::Unavailable { reason }
 }
 
-/// When a task is due. Up to the next whole millisecond, so that it is never early; what may be asked for at most is rounded like what is asked for.
 /// Holds a draft, of so many bytes, against what its topic takes.
 fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
     let size_max = facts.record_bytes_max;
@@ -442,12 +446,14 @@ fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
     }
 }
 
-fn due_at_of(due: Due, now: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
+/// When a task is due that a request asks for which arrived at `arrived_at`, from above: a delay is never shorter than asked. It is longer by what the bounds of
+/// the clock are apart, and up to the next whole millisecond. What may be asked for at most counts and is rounded like what is asked for.
+fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
     let due_at = match due {
         Due::At(at) => at,
-        Due::After(delay) => now.plus(delay).ceil_millis(),
+        Due::After(delay) => arrived_at.plus(delay).ceil_millis(),
     };
-    if due_at > now.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
+    if due_at > arrived_at.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
 }
 
 /// A call for many tasks is an operator's act: the log has it.

@@ -7,7 +7,7 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, TopicName};
+use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
 
 pub use words::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
@@ -96,11 +96,20 @@ impl Service {
         Self { backing: Backing::Model(model) }
     }
 
-    /// Stores tasks; one answer for each, in order.
-    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+    /// The cluster's clock for a request that arrives now, from above: what its `delay` counts from. `None` while the time is not known.
+    pub fn arrival(&self) -> Option<Timestamp> {
+        match &self.backing {
+            Backing::Node(front) => front.desk.get()?.arrival(),
+            #[cfg(test)]
+            Backing::Model(model) => model.arrival(),
+        }
+    }
+
+    /// Stores tasks of a request that arrived at `arrived_at`; one answer for each, in order.
+    pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
         match &self.backing {
             Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.submit(drafts).await,
+                Ok(desk) => desk.submit(drafts, arrived_at).await,
                 Err(reason) => vec![Err(Refusal::Unavailable { reason }); drafts.len()],
             },
             #[cfg(test)]
@@ -118,8 +127,8 @@ impl Service {
     }
 
     /// Puts a draft with a name in the place of the task that the name stands for.
-    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
-        ask!(self.replace(draft), Refusal)
+    pub async fn replace(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
+        ask!(self.replace(draft, arrived_at), Refusal)
     }
 
     /// The task that a name stands for.

@@ -22,6 +22,7 @@ mod cluster;
 mod command_line;
 mod compressed_records;
 mod dead_letters;
+mod delays;
 mod durability;
 mod etcd_login;
 mod examples;

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::stack::Stack;
+use super::wait::{now_ms, until};
 
 /// Where connections are forwarded to.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct Proxy {
     address: SocketAddr,
     target: Target,
     is_muted: Arc<AtomicBool>,
+    /// How long what the server says is on its way, in milliseconds.
+    way_back: i64,
     /// To drop the guard closes the port and all connections.
     accepting: Option<(DropGuard, JoinHandle<()>)>,
 }
@@ -50,22 +54,28 @@ impl Target {
 impl Proxy {
     pub async fn closed(target: Target) -> Self {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
-        Self { address, target, is_muted: Arc::default(), accepting: None }
+        Self { address, target, is_muted: Arc::default(), way_back: 0, accepting: None }
     }
 
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
+    /// What the server says takes so long on its way, once the proxy is opened.
+    pub fn slow_answers(&mut self, way_back: Duration) {
+        self.way_back = i64::try_from(way_back.as_millis()).unwrap();
+    }
+
     /// From now on connections come through.
     pub async fn open(&mut self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
         self.is_muted.store(false, Ordering::Relaxed);
-        let (target, is_muted, closing) = (self.target.clone(), Arc::clone(&self.is_muted), CancellationToken::new());
+        let (target, closing) = (self.target.clone(), CancellationToken::new());
+        let back = Back { is_muted: Arc::clone(&self.is_muted), way: self.way_back };
         let guard = closing.clone().drop_guard();
         let accepting = tokio::spawn(async move {
             while let Some(Ok((client, _))) = closing.run_until_cancelled(listener.accept()).await {
-                tokio::spawn(closing.clone().run_until_cancelled_owned(forward(client, target.clone(), Arc::clone(&is_muted))));
+                tokio::spawn(closing.clone().run_until_cancelled_owned(forward(client, target.clone(), back.clone())));
             }
         });
         self.accepting = Some((guard, accepting));
@@ -85,21 +95,28 @@ impl Proxy {
     }
 }
 
-async fn forward(client: TcpStream, target: Target, is_muted: Arc<AtomicBool>) {
+/// The way back from the server.
+#[derive(Clone, Debug, Default)]
+struct Back {
+    is_muted: Arc<AtomicBool>,
+    way: i64,
+}
+
+async fn forward(client: TcpStream, target: Target, back: Back) {
     match target {
-        Target::Tcp(address) => join(client, TcpStream::connect(address).await, &is_muted).await,
-        Target::Unix(path) => join(client, UnixStream::connect(path).await, &is_muted).await,
+        Target::Tcp(address) => join(client, TcpStream::connect(address).await, &back).await,
+        Target::Unix(path) => join(client, UnixStream::connect(path).await, &back).await,
     }
 }
 
-async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncWrite + Unpin>, is_muted: &AtomicBool) {
+async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncWrite + Unpin>, back: &Back) {
     match server {
         Ok(server) => {
             let (from_client, to_client) = client.into_split();
             let (from_server, to_server) = tokio::io::split(server);
-            let never = AtomicBool::new(false);
+            let there = Back::default();
             // However it ends, both sides see their connection closed.
-            if let Err(error) = tokio::try_join!(pass(from_client, to_server, &never), pass(from_server, to_client, is_muted)) {
+            if let Err(error) = tokio::try_join!(pass(from_client, to_server, &there), pass(from_server, to_client, back)) {
                 eprintln!("forwarding ended: {error}");
             }
         }
@@ -108,18 +125,17 @@ async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncW
 }
 
 /// Passes on what comes, until there is no more; while it is muted, what comes is lost.
-async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    is_muted: &AtomicBool,
-) -> Result<(), std::io::Error> {
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, way: &Back) -> Result<(), std::io::Error> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let count = from.read(&mut buffer).await?;
         if count == 0 {
             return to.shutdown().await;
         }
-        if !is_muted.load(Ordering::Relaxed) {
+        if way.way > 0 {
+            until(now_ms() + way.way).await;
+        }
+        if !way.is_muted.load(Ordering::Relaxed) {
             to.write_all(&buffer[..count]).await?;
         }
     }

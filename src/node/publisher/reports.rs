@@ -168,8 +168,8 @@ impl Reports {
         let task = held.batch.task(place);
         let random: u64 = rand::random();
         let delay = retry_delay(task.attempt, random.to_be_bytes()[0]);
-        let now = self.clock.now().unwrap_or_else(|| task.id.due_at());
-        let next = TaskId::new(now.plus(delay), task.id.shard(), rand::random());
+        let now = self.clock.at_most().unwrap_or_else(|| task.id.due_at());
+        let next = TaskId::new(now.plus(delay).ceil_millis(), task.id.shard(), rand::random());
         Outcome::Deferred { next, maybe_sent }
     }
 

@@ -41,6 +41,10 @@ pub struct Model {
 }
 
 impl Model {
+    pub fn arrival(&self) -> Option<Timestamp> {
+        Some(Timestamp::from_millis(NOW_MILLIS))
+    }
+
     pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
         if drafts.iter().any(|draft| draft.record.topic.as_str() == "slow") {
             std::future::pending::<()>().await;
@@ -87,7 +91,7 @@ impl Model {
         Ok(Accepted { id, state, is_new: true })
     }
 
-    pub async fn replace(&self, draft: Draft) -> Result<Placed, Refusal> {
+    pub async fn replace(&self, draft: Draft, _arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
         let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
         let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
         let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
