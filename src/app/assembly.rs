@@ -11,7 +11,7 @@ use super::{etcd_settings, kafka_settings};
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
-use crate::domain::{ClusterSettings, NodeId};
+use crate::domain::{ClusterSettings, NodeId, SubmitOrder};
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
@@ -326,6 +326,7 @@ impl Site<'_> {
             wheel,
             metrics: parts.metrics.clone(),
             calls: Calls::default(),
+            submit_order: SubmitOrder::default(),
         });
         Ok(Core { shared, membership, publisher, progress })
     }

@@ -230,7 +230,7 @@ pub(super) struct Node {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Timing")]
 pub(super) struct Timing {
-    /// Tasks due within one such slice are published together, at its end, in no order among them: never early, up to a slice later. From 1ms to 1s.
+    /// Tasks due within one such slice are published together, at its end: never early, up to a slice later. Those of one key keep the order of their due times and submits. From 1ms to 1s.
     ///
     /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
     #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]

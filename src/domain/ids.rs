@@ -5,7 +5,9 @@
 //! bits  48..52   version, 8
 //! bits  52..64   shard of a task; random in a batch and a node
 //! bits  64..66   variant
-//! bits  66..128  random
+//! bits  66..128  random, but in a task with a key:
+//!       66..72   place of the key within its shard
+//!       72..128  order of the submit among those due at the same time, and chance (`submit_order`)
 //! ```
 //!
 //! So ids sort by time, then by shard, and one index on (shard, id) serves the claim's range, the look-up and the delete.
@@ -16,6 +18,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use uuid::Uuid;
 
+use super::submit_order::{ORDER_BITS, Position, order_of};
 use super::{Shard, Timestamp};
 
 const SHARD_BITS_MAX: u128 = 0xfff;
@@ -24,7 +27,7 @@ const SHARD_BITS_MAX: u128 = 0xfff;
 #[error("an id is a UUID of version 8, like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
 pub struct IdError;
 
-/// The id of a task row: its due time, its shard, and 62 random bits.
+/// The id of a task row: its due time, its shard, and 62 bits of which the tasks of a key have the order of their submits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
 
@@ -84,14 +87,30 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
+    /// The same id, after those of all tasks of its key that are due at the same time and whose position is lower.
+    #[must_use]
+    pub fn submitted_at(self, position: Position, random: u64) -> Self {
+        let place = self.low_bits() & !((1 << ORDER_BITS) - 1);
+        Self::new(self.due_at(), self.shard(), place | order_of(self.due_at(), position, random))
+    }
+
+    /// The same id with another 62 random bits.
+    #[must_use]
+    pub fn drawn_again(self, random: u64) -> Self {
+        Self::new(self.due_at(), self.shard(), random)
+    }
+
+    fn low_bits(self) -> u64 {
+        u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0)
+    }
+
     /// The same id, or when it is due before `at`, one that is due then: only the time in it changes.
     #[must_use]
     pub fn due_at_least(self, at: Timestamp) -> Self {
         if self.due_at() >= at {
             return self;
         }
-        let random = u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0);
-        Self::new(at.ceil_millis(), self.shard(), random)
+        Self::new(at.ceil_millis(), self.shard(), self.low_bits())
     }
 
     /// The shard that the id names. A row's shard always is its id's.
@@ -213,6 +232,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::SubmitOrder;
 
     proptest! {
         #[test]
@@ -231,6 +251,15 @@ mod tests {
             if (a, s) != (b, t) {
                 prop_assert_eq!(first < second, (a, s) < (b, t));
             }
+        }
+
+        #[test]
+        fn the_order_of_a_submit_leaves_due_time_shard_and_place_of_the_key_as_they_are(millis in 0_i64..(1 << 42), shard in 0_u16..4096, random: [u64; 3]) {
+            let id = TaskId::new(Timestamp::from_millis(millis), Shard::new(shard), random[0]);
+            let position = SubmitOrder::default().next(Timestamp::from_millis(1_800_000_000_000), id.due_at(), random[1]);
+            let own = id.submitted_at(position, random[2]);
+            prop_assert_eq!(own.uuid().as_u128() >> ORDER_BITS, id.uuid().as_u128() >> ORDER_BITS);
+            prop_assert_eq!(own.uuid().get_version_num(), 8);
         }
 
         #[test]

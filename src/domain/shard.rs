@@ -59,14 +59,15 @@ impl ShardCount {
         (0..self.0).map(Shard)
     }
 
-    /// The shard of a task with a name or a key: XXH3-64 of the topic, a zero byte, and the name (else the key), modulo the number of shards. The same
-    /// on every node and for ever: tasks that are already stored rely on it.
-    pub fn shard_of(self, topic: &str, name_or_key: &[u8]) -> Shard {
+    /// The shard of a task with a key or a name, and the place of the key within it: XXH3-64 of the topic, a zero byte, and the key (else the name). The shard
+    /// is that modulo the number of shards, the place its upper six bits: many keys lie evenly in a shard, and those of one lie together.
+    pub fn slot_of(self, topic: &str, key_or_name: &[u8]) -> (Shard, u8) {
         let mut hash = Xxh3::new();
         hash.update(topic.as_bytes());
         hash.update(&[0]);
-        hash.update(name_or_key);
-        self.pick(hash.digest())
+        hash.update(key_or_name);
+        let digest = hash.digest();
+        (self.pick(digest), digest.to_be_bytes()[0] >> 2)
     }
 
     /// The shard that a number (a hash, or a random number) falls on.
@@ -87,5 +88,35 @@ mod tests {
         for count in [0_u64, 3, 63, 8192, 65_536, u64::MAX] {
             assert_eq!(ShardCount::new(count), Err(ShardCountError(count)));
         }
+    }
+
+    #[test]
+    fn a_key_has_the_same_shard_and_place_on_every_node_and_for_ever() {
+        let keys = [
+            "",
+            "a",
+            "b",
+            "order-17",
+            "order-18",
+            "clé",
+            "x y",
+            "0",
+            "\0",
+            "longer than 64 bytes, which XXH3 hashes in another way: order-17/reminder",
+        ];
+        let slots = keys.map(|key| ShardCount::DEFAULT.slot_of("orders", key.as_bytes()));
+        let slots = slots.map(|(shard, place)| (shard.number(), place));
+        let pinned = [(8, 39), (5, 4), (15, 36), (4, 13), (1, 9), (26, 45), (9, 4), (5, 17), (33, 13), (20, 42)];
+        assert_eq!(slots, pinned);
+    }
+
+    #[test]
+    fn the_places_of_many_keys_lie_evenly_in_a_shard() {
+        let mut counts = [0_u32; 64];
+        for number in 0..64_000 {
+            let (shard, place) = ShardCount::DEFAULT.slot_of("orders", format!("key {number}").as_bytes());
+            counts[usize::from(place)] += u32::from(shard.number() % 4 == 0);
+        }
+        assert!(counts.iter().all(|count| (170..330).contains(count)), "{counts:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Tasks as they are submitted, and what can be said of one.
 
-use super::{Receipt, Record, ShardCount, TaskId, TaskName, Timestamp, TopicName};
+use super::submit_order::ORDER_BITS;
+use super::{Receipt, Record, ShardCount, SubmitOrder, TaskId, TaskName, Timestamp, TopicName};
 
 /// A task that was checked and has its id, but is not stored yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,15 +12,28 @@ pub struct NewTask {
 }
 
 impl NewTask {
-    /// Gives `record` its id: due at `due_at`, on the shard of its name, else of its key, else of `random`.
+    /// Gives `record` its id: due at `due_at`, on the shard of its key, else of its name, else of `random`. Its place in the order of the submits it gets
+    /// when it is stored.
     pub fn new(record: Record, name: Option<TaskName>, due_at: Timestamp, shards: ShardCount, random: (u64, u64)) -> Self {
         let topic = record.topic.as_str();
-        let shard = match (&name, &record.key) {
-            (Some(name), _) => shards.shard_of(topic, name.as_str().as_bytes()),
-            (None, Some(key)) => shards.shard_of(topic, key),
-            (None, None) => shards.pick(random.0),
+        let id = match (&record.key, &name) {
+            (Some(key), _) => {
+                let (shard, place) = shards.slot_of(topic, key);
+                TaskId::new(due_at, shard, (u64::from(place) << ORDER_BITS) | (random.1 & ((1 << ORDER_BITS) - 1)))
+            }
+            (None, Some(name)) => TaskId::new(due_at, shards.slot_of(topic, name.as_str().as_bytes()).0, random.1),
+            (None, None) => TaskId::new(due_at, shards.pick(random.0), random.1),
         };
-        Self { id: TaskId::new(due_at, shard, random.1), name, record }
+        Self { id, name, record }
+    }
+
+    /// Puts it behind all that were submitted before on this node: of those with its key that are due at the same time, it is published after them. The order
+    /// of tasks without a key is left to chance.
+    pub fn submitted(&mut self, order: &SubmitOrder, now: Timestamp, random: (u64, u64)) {
+        self.id = match self.record.key {
+            Some(_) => self.id.submitted_at(order.next(now, self.id.due_at(), random.0), random.1),
+            None => self.id.drawn_again(random.1),
+        };
     }
 
     /// Bytes that the task takes in memory and in a statement.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{Connections, Kept};
 use super::metrics::Metrics;
 use super::named_store::NamedStore;
-use super::placing::{Place, Sorter, clamp, may_do_without_claim};
+use super::placing::{Place, Sorter, clamp, may_do_without_claim, put_in_order};
 use super::service::{Accepted, Refusal};
 use super::setback::{Tries, refusal_of};
 use super::shared::Shared;
@@ -29,6 +29,8 @@ use crate::telemetry::Counted;
 
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.
 const BYTES_UNIT: usize = 1024;
+/// Ids are drawn anew so often when one is taken: more often it cannot be chance.
+pub(super) const DRAWS_MAX: usize = 3;
 /// How long one group may take with somebody's locks. A name that somebody has locked is told from its group by halves: ten times, 0.2 s each.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
@@ -65,7 +67,7 @@ pub struct Intake {
     plain: mpsc::Sender<Request>,
     named: mpsc::Sender<Request>,
     queue: Queue,
-    metrics: Metrics,
+    shared: Arc<Shared>,
 }
 
 /// The room for what waits to be stored, or is being stored.
@@ -98,7 +100,7 @@ impl Intake {
     pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let intake = Self { plain, named, queue: Queue::new(bounds), metrics: parts.shared.metrics.clone() };
+        let intake = Self { plain, named, queue: Queue::new(bounds), shared: Arc::clone(&parts.shared) };
         let plain_store = Store::Plain(Box::new(PlainStore { shared: Arc::clone(&parts.shared), submits: parts.submits }));
         let named_store = Store::Named(Box::new(parts.named));
         let lane = |receiver, store| {
@@ -114,7 +116,8 @@ impl Intake {
     }
 
     /// Stores tasks, and answers for each of them, in order. At most [`TASKS_MAX`] tasks.
-    pub async fn store(&self, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
+    pub async fn store(&self, mut tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
+        put_in_order(&self.shared, &mut tasks);
         let named_count = tasks.iter().filter(|task| task.name.is_some()).count();
         if named_count == 0 {
             return self.store_through(&self.plain, tasks).await;
@@ -134,7 +137,7 @@ impl Intake {
         let count = tasks.len();
         let all = |refusal: Refusal| vec![Err(refusal); count];
         let bytes: usize = tasks.iter().map(NewTask::bytes).sum();
-        let room = match self.queue.room_for(count, bytes, &self.metrics) {
+        let room = match self.queue.room_for(count, bytes, &self.shared.metrics) {
             Ok(room) => room,
             Err(full) => return all(full),
         };
@@ -196,6 +199,13 @@ impl Store {
         match self {
             Self::Plain(store) => store.submits.keep_open().await,
             Self::Named(store) => store.submits.keep_open().await,
+        }
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        match self {
+            Self::Plain(store) => Arc::clone(&store.shared),
+            Self::Named(store) => Arc::clone(&store.shared),
         }
     }
 
@@ -296,9 +306,14 @@ impl Lane {
 
     /// Stores all of `tasks` or none; repeats what gave way to another transaction, unless it can be divided.
     async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
-        let mut tries = Tries::default();
+        let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
             match self.store.store(tasks).await {
+                Err(error) if error.is_of_an_id() && draws < DRAWS_MAX => {
+                    tracing::debug!(error = chain(&error), "another task has the id of one of these: they get other ones");
+                    draws += 1;
+                    put_in_order(&self.store.shared(), tasks.iter_mut());
+                }
                 Err(error) if tasks.len() > 1 && error.is_of_a_lock() => return Err(error),
                 Err(error) if tries.again(&error) => {}
                 outcome => return outcome,

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::placing::{Place, Sorter, clamp, may_do_without_claim};
+use super::placing::{Place, Sorter, clamp, may_do_without_claim, put_in_order};
 use super::service::{Accepted, Refusal};
 use super::setback::refusal_of;
 use super::shared::Shared;
@@ -63,6 +63,13 @@ impl NamedStore {
                     return Err(error);
                 }
                 refusal = refusal_of(&error);
+                // Another task has the id of one of them.
+                if error.is_of_an_id() {
+                    for index in &open {
+                        put_in_order(&self.shared, [&mut tasks[*index]]);
+                    }
+                    continue;
+                }
                 // What gave way to another transaction is tried again.
                 if matches!(error, Error::GaveWay { .. }) {
                     continue;

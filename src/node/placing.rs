@@ -46,6 +46,15 @@ pub fn may_do_without_claim(error: &Error) -> bool {
     matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
 }
 
+/// Gives tasks that are submitted now the ids under which they are stored: in their order, behind all that this node was given before.
+pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
+    let now = shared.now();
+    for task in tasks {
+        clamp(std::slice::from_mut(task), now);
+        task.submitted(&shared.submit_order, now, (rand::random(), rand::random()));
+    }
+}
+
 /// What is overdue is due now: a leaf of the past may be retired already.
 pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
     for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {

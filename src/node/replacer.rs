@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::placing::{Place, Sorter, clamp};
+use super::placing::{Place, Sorter, clamp, put_in_order};
 use super::service::{Placed, Refusal};
 use super::setback::{refusal_of, refusal_of_look};
 use super::shared::Shared;
@@ -41,6 +41,7 @@ impl Replacer {
     pub async fn replace(&self, mut task: NewTask, look_up: &LookUp) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
+        put_in_order(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(std::slice::from_mut(&mut task), self.shared.now());
             match self.try_replace(&task, over).await {
@@ -58,6 +59,7 @@ impl Replacer {
                         Finding::Moving => clock::sleep(MOVING).await,
                     }
                 }
+                Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
                 Err(error @ Error::GaveWay { .. }) => tracing::debug!(error = chain(&error), "replacing a task again"),
                 Err(error) => return Err(refusal_of(&error)),
             }

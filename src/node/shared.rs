@@ -12,7 +12,7 @@ use super::metrics::Metrics;
 use super::upkeep::Leaves;
 use super::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, TaskId, Timestamp, TopicName};
+use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName};
 use crate::engine::topics::Sight;
 
 /// Ranges of ids behind the front that wait to be claimed.
@@ -29,6 +29,7 @@ pub struct Shared {
     pub wheel: Entrance,
     pub metrics: Metrics,
     pub calls: Calls,
+    pub submit_order: SubmitOrder,
 }
 
 /// What the claim loops are told.

@@ -10,6 +10,7 @@ mod slice;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -93,7 +94,10 @@ impl Wheel {
                     Some(held) => self.take_in(&held),
                     None => return Ok(()),
                 },
-                slice = next_expired(&mut self.queue), if !self.queue.is_empty() => self.keep(slice),
+                slice = next_expired(&mut self.queue), if !self.queue.is_empty() => {
+                    self.keep(slice);
+                    self.keep_expired();
+                }
                 () = self.publisher.reports.again.arrival(), if !is_stalled => self.take_again(),
                 waited = wait_out(&self.timer, wait) => waited?,
             }
@@ -125,6 +129,15 @@ impl Wheel {
     fn keep(&mut self, slice: Slice) {
         if let Some((slice, wait)) = self.near.keep(slice, self.clock.now()) {
             self.queue.insert(slice, wait);
+        }
+    }
+
+    /// What else has expired with a slice, so that those of one millisecond are due together also when this thread is behind.
+    fn keep_expired(&mut self) {
+        // Before anybody waits the queue is asked again, with the waker of who waits.
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(expired)) = self.queue.poll_expired(&mut context) {
+            self.keep(expired.into_inner());
         }
     }
 

@@ -107,6 +107,11 @@ impl Error {
         matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
+    /// True when a row could not be inserted for another one has its key: nothing but chance makes two ids the same.
+    pub fn is_of_an_id(&self) -> bool {
+        self.code().as_deref() == Some("23505")
+    }
+
     /// True when it gave way to somebody's lock.
     pub fn is_of_a_lock(&self) -> bool {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))

@@ -57,4 +57,5 @@ mod row_locks;
 mod settings;
 mod signals;
 mod storage;
+mod submit_order;
 mod take_over;

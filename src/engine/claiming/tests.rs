@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::{Shard, TaskId};
 
+mod keys;
 mod topics;
 
 const SETTINGS: Settings = Settings {

@@ -6,6 +6,8 @@
 //!     └──▶ within the lead ──────────────────────────────────┴── the clock was set back ┘
 //! ```
 //!
+//! Slices of several batches that are due at the same time leave as one, in the order of the ids: tasks of one key in that of their submits.
+//!
 //! A slice that was due is held against the clock once more before it is handed over: while the producer took nothing, or the gate was closed, the clock of
 //! the cluster may have been set back.
 
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::slice::Slice;
-use crate::domain::Timestamp;
+use crate::domain::{TaskId, Timestamp};
 use crate::node::holdings::Held;
 use crate::node::publisher::Handed;
 
@@ -68,22 +70,46 @@ impl Near {
     /// Hands over what is due, up to a bound; true when no more is taken just now.
     pub(super) fn hand_over(&mut self, now: Timestamp, mut publish: impl FnMut(&Arc<Held>, u32) -> Handed) -> bool {
         let mut left = RECORDS_AT_ONCE;
-        while let Some(mut slice) = self.due.pop_front() {
-            if slice.due_at > now {
-                self.keep_soon(slice);
+        while let Some(first) = self.due.front() {
+            if first.due_at > now {
+                let set_back = self.due.pop_front();
+                set_back.into_iter().for_each(|slice| self.keep_soon(slice));
                 continue;
             }
-            while slice.position < slice.end {
+            let (place, until) = self.next_run();
+            let slice = &mut self.due[place];
+            while slice.next_id().is_some_and(|id| until.is_none_or(|until| id < until)) {
                 let is_full = left > 0 && publish(&slice.held, slice.order[slice.position]) == Handed::Full;
                 if left == 0 || is_full {
-                    self.due.push_front(slice);
                     return is_full;
                 }
                 left -= 1;
                 slice.position += 1;
             }
+            if slice.next_id().is_none() {
+                drop(self.due.remove(place));
+            }
         }
         false
+    }
+
+    /// Which of the first slices goes on, and up to which id. Those of several batches that are due at the same time go in turns, so that their tasks leave in
+    /// the order of their ids: tasks of one key in that of their submits.
+    fn next_run(&self) -> (usize, Option<TaskId>) {
+        let due_at = self.due.front().map(|first| first.due_at);
+        if self.due.get(1).map(|second| second.due_at) != due_at {
+            return (0, None);
+        }
+        let (mut lowest, mut place, mut until) = (None, 0, None);
+        for (index, slice) in self.due.iter().take_while(|slice| Some(slice.due_at) == due_at).enumerate() {
+            let Some(id) = slice.next_id() else { continue };
+            if lowest.is_none_or(|lowest| id < lowest) {
+                (until, lowest, place) = (lowest, Some(id), index);
+            } else if until.is_none_or(|until| id < until) {
+                until = Some(id);
+            }
+        }
+        (place, until)
     }
 }
 
@@ -93,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::domain::batch::TaskParts;
-    use crate::domain::{Batch, BatchBuilder, BatchId, Monotonic, Shard, TaskId};
+    use crate::domain::{Batch, BatchBuilder, BatchId, Monotonic, Shard};
     use crate::engine::cluster_clock::{Stamp, StampedClock};
     use crate::engine::topics::{Settings, Topics};
     use crate::node::holdings::{Bounds, Holdings, Past};
@@ -156,12 +182,21 @@ mod tests {
     fn batch_of(dues: &[i64]) -> Batch {
         let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), dues.len(), 0);
         for due in dues {
-            let id = TaskId::new(Timestamp::from_micros(START + due), Shard::new(0), rand::random());
-            let nothing =
-                TaskParts { id, first_id: None, attempt: None, topic: "t", key: None, payload: None, headers: None, name: None };
-            builder.push(nothing);
+            push(&mut builder, TaskId::new(Timestamp::from_micros(START + due), Shard::new(0), rand::random()));
         }
         builder.build()
+    }
+
+    fn push(builder: &mut BatchBuilder, id: TaskId) {
+        let nothing =
+            TaskParts { id, first_id: None, attempt: None, topic: "t", key: None, payload: None, headers: None, name: None };
+        builder.push(nothing);
+    }
+
+    /// Nothing happens.
+    fn no_plan() -> Plan {
+        let server = Server { steps: vec![] };
+        Plan { server, questions: vec![], batches: vec![], sleeps: vec![], room: vec![], precision: MILLISECOND }
     }
 
     /// A wheel without threads: the `DelayQueue` is a list, the monotonic clock a number.
@@ -326,14 +361,7 @@ mod tests {
 
     /// Slices of one batch, due in 10 ms.
     fn slices() -> (Timestamp, Vec<Slice>) {
-        let bench = Bench::new(Plan {
-            server: Server { steps: vec![] },
-            questions: vec![],
-            batches: vec![],
-            sleeps: vec![],
-            room: vec![],
-            precision: MILLISECOND,
-        });
+        let bench = Bench::new(no_plan());
         let held = bench.holdings.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
         (Timestamp::from_micros(START + 10_000), slices_of(&held, MILLISECOND))
     }
@@ -369,5 +397,45 @@ mod tests {
         let (slice, wait) = near.keep(slice, Some(due_at.minus(MILLISECOND * 10))).unwrap();
         assert_eq!(wait, MILLISECOND * 10 - LEAD);
         assert!(near.keep(slice, None).is_none(), "while no clock is known it is kept near");
+    }
+
+    proptest! {
+        #[test]
+        fn tasks_of_several_batches_that_are_due_at_the_same_time_leave_in_the_order_of_their_ids(
+            batches in prop::collection::vec(prop::collection::vec((9_i64..12, 0_u64..1 << 62), 1..40), 1..6),
+            rooms in prop::collection::vec(0_usize..50, 1..10),
+            precision_ms in 1_u32..3,
+        ) {
+            let plan = Plan { precision: MILLISECOND * precision_ms, ..no_plan() };
+            let (bench, mut near) = (Bench::new(plan), Near::default());
+            for tasks in &batches {
+                let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), tasks.len(), 0);
+                for (due, random) in tasks {
+                    let id = TaskId::new(Timestamp::from_micros(START + due * 1_000), Shard::new(0), *random);
+                    push(&mut builder, id);
+                }
+                let held = bench.holdings.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+                for slice in slices_of(&held, bench.plan.precision) {
+                    prop_assert!(near.keep(slice, None).is_none());
+                }
+            }
+            let (now, mut handed) = (Timestamp::from_micros(START + 20_000), Vec::new());
+            for room in rooms.iter().cycle() {
+                if !near.ripen(now) {
+                    break;
+                }
+                let mut left = *room + 1;
+                near.hand_over(now, |held, index| {
+                    if left == 0 {
+                        return Handed::Full;
+                    }
+                    left -= 1;
+                    handed.push(held.batch.id_of(usize::try_from(index).unwrap()));
+                    Handed::Over
+                });
+            }
+            prop_assert_eq!(handed.len(), batches.iter().map(Vec::len).sum::<usize>());
+            prop_assert!(handed.is_sorted());
+        }
     }
 }

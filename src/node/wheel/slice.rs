@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
+use crate::domain::{TaskId, Timestamp};
 use crate::node::holdings::Held;
 
 /// A due millisecond of a batch: tasks `order[position..end]`.
@@ -17,6 +17,11 @@ pub(super) struct Slice {
 }
 
 impl Slice {
+    /// The id of the task that comes next. `None` when all are handed over.
+    pub(super) fn next_id(&self) -> Option<TaskId> {
+        (self.position < self.end).then(|| self.held.batch.id_of(place(self.order[self.position])))
+    }
+
     /// One task of a batch, by its place in it.
     pub(super) fn of_one(held: Arc<Held>, index: u32) -> Self {
         let due_at = held.batch.due_at(place(index));
