@@ -9,6 +9,7 @@
 //! lists, bulk           pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
 //! cluster, health                       what an operator asks
 //! operation, operations, schemas -> document        what is asked and answered, beside the routes; written down as OpenAPI 3.1
+//! preconditions, idempotency             headers that say which task is meant, and when a change may be made
 //! interface                             the document, and the page of each type of problem
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
@@ -28,6 +29,7 @@ mod fields;
 mod front;
 mod given_headers;
 mod health;
+mod idempotency;
 mod interface;
 mod line;
 mod linger;
@@ -36,6 +38,7 @@ mod metrics;
 mod names;
 mod operation;
 mod operations;
+mod preconditions;
 mod problem;
 mod problem_pages;
 mod problem_type;

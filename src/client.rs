@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use answer::{Answer, Deed, Ending};
 use args::DeadCommand;
 use bulk::Bulk;
-use caller::{Call, Caller, Repeating};
+use caller::{Call, Caller, Condition, Repeating};
 use pages::{Answered, Listing};
 use task::Task;
 
@@ -58,7 +58,10 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
     let caller = Caller::new(&args.node)?;
     let body = draft::body_of(args).await.map_err(Ending::usage)?;
     let call = match (&args.topic, &args.name) {
-        (Some(topic), Some(name)) if args.replace => caller.put(&["v1", "topics", topic, "tasks", name], body)?,
+        (Some(topic), Some(name)) if args.replace => {
+            let condition = args.if_absent.then_some(Condition::IsAbsent).or(args.if_match.map(Condition::Is));
+            caller.put(&["v1", "topics", topic, "tasks", name], body)?.only_if(condition)
+        }
         _ => caller.post(&TASKS, body)?,
     };
     // A PUT schedules anew what was published meanwhile.
@@ -81,11 +84,18 @@ async fn cancel(args: args::Cancel) -> ExitCode {
     if let (Some(topic), None) = (&args.topic, &args.name) {
         return cancel_many(&args, topic).await;
     }
-    let asked = ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
-        (None, Some(topic), Some(name)) => caller.delete(&["v1", "topics", topic, "tasks", name]),
+    end(cancel_one(&args).await, args.node.json, Deed::Cancel, print::cancelled)
+}
+
+async fn cancel_one(args: &args::Cancel) -> Result<Answer, Ending> {
+    ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
+        (None, Some(topic), Some(name)) => {
+            let call = caller.delete(&["v1", "topics", topic, "tasks", name])?;
+            Ok(call.only_if(args.if_match.map(Condition::Is)))
+        }
         (id, ..) => caller.delete(&["v1", "tasks", &id_text(*id)]),
-    });
-    end(asked.await, args.node.json, Deed::Cancel, print::cancelled)
+    })
+    .await
 }
 
 async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {

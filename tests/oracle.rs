@@ -253,6 +253,39 @@ fn a_verdict_that_is_not_what_became_of_the_task_is_wrong() {
     assert_eq!(rules(&history), [Rule::WrongVerdict], "told `too_late`, and cancelled");
 }
 
+/// The first of two tasks of one name, which the second one replaced, was cancelled by its id.
+fn replaced(verdict: Verdict) -> History {
+    let mut history = history();
+    withdraw(&mut history, 1);
+    history.cancels.clear();
+    publish(&mut history, 2, STEADY);
+    for submit in &mut history.submits {
+        submit.name = Some("n".to_owned());
+    }
+    (history.submits[1].is_put, history.submits[1].outcome) =
+        (true, Outcome::Accepted { id: id(2), due_at: history.submits[1].due_at, has_replaced: true });
+    cancel(&mut history, Target::Id(id(1)), verdict);
+    history
+}
+
+#[test]
+fn a_task_that_was_replaced_is_cancelled_and_its_verdict_names_a_task_of_its_name() {
+    let told = |by: Option<u64>| replaced(Verdict::Replaced { id: Some(id(1)), by: by.map(id) });
+    assert_eq!(rules(&told(Some(2))), []);
+    for by in [None, Some(3)] {
+        assert_eq!(rules(&told(by)), [Rule::WrongVerdict], "nobody knows it");
+    }
+    let mut other = told(Some(2));
+    other.submits[1].name = Some("other".to_owned());
+    assert!(rules(&other).contains(&Rule::WrongVerdict), "a task of another name");
+    let cancelled = replaced(Verdict::Cancelled { id: Some(id(1)) });
+    assert_eq!(rules(&cancelled), [Rule::WrongVerdict], "told `cancelled`, and another one stands in its place");
+    let mut history = history();
+    publish(&mut history, 1, STEADY);
+    cancel(&mut history, Target::Id(id(1)), Verdict::Replaced { id: None, by: Some(id(1)) });
+    assert_eq!(rules(&history), [Rule::WrongVerdict], "told `replaced`, and published");
+}
+
 #[test]
 fn nobody_is_told_too_late_before_the_window() {
     let mut history = history();

@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::tasks::{IdInPath, id_of};
 use super::times::{self, Rfc3339};
-use super::{body, query, respond};
+use super::{body, preconditions, query, respond};
 use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
 use crate::node::service::Bulk;
 
@@ -85,6 +85,7 @@ struct DoneJson {
 async fn change_many(shared: &Shared, request: Request<Body>, change: Change) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
     let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
     // A dry run has changed nothing in any case.
@@ -132,7 +133,7 @@ pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<B
 /// The answer to a change of one dead letter.
 fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(respond::task(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::dead_not_found()),
     }
 }
@@ -141,6 +142,7 @@ fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
 pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
@@ -151,8 +153,10 @@ pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request:
 pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    preconditions::check(&condition, id)?;
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
     answer_of(shared.ask(deadline, shared.service.drop_dead(id), unknown).await?)
 }

@@ -83,6 +83,11 @@ fn headers() -> Value {
     let text = json!({ "type": "string" });
     json!({
         "Link": { "description": "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.", "required": true, "schema": text },
+        "ETag": {
+            "description": "The `id` of the task in quotes, for `If-Match` and `If-None-Match` of a change. It stays the same whatever the task comes to: no cache can go by it.",
+            "required": true,
+            "schema": schemas::reference("EntityTag"),
+        },
         "Accept-Encoding": { "description": "What a body may be compressed with; of `unsupported-encoding`.", "schema": text },
         "Retry-After": {
             "description": "Seconds after which it is worth to ask again.",
@@ -126,6 +131,7 @@ fn parameter(parameter: &Parameter) -> Value {
     let (place, is_required) = match parameter.location {
         Location::Path => ("path", true),
         Location::Query => ("query", false),
+        Location::Header => ("header", false),
     };
     json!({
         "name": parameter.name,
@@ -175,10 +181,12 @@ fn response(answer: &Answer) -> Value {
         Content::Text(media_type) => json!({ media_type: { "schema": { "type": "string" } } }),
     };
     let mut response = json!({ "description": answer.description, "content": content });
+    if matches!(answer.content, Content::Json("Task")) {
+        response["headers"] = json!({ "ETag": header("ETag") });
+    }
     if answer.has_location {
-        response["headers"] = json!({
-            "Location": { "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } },
-        });
+        response["headers"]["Location"] =
+            json!({ "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } });
         let by_id = |operation: &str, description: &str| json!({ "operationId": operation, "parameters": { "id": "$response.body#/id" }, "description": description });
         response["links"] = json!({
             "task": by_id("getTask", "The `id` of the new task looks it up."),

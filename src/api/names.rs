@@ -15,11 +15,14 @@ use super::refusal::of_refusal;
 use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::tasks::{created, echo_of};
-use super::{query, respond, verdict};
+use super::{idempotency, preconditions, query, respond, verdict};
 use crate::domain::{TaskName, TaskState, TopicName};
 use crate::node::service::{Placed, Refusal};
 
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
+
+/// Why a PUT takes no `Idempotency-Key`.
+const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/names.md says; the key of a POST is the name of its task";
 
 /// Topic and name of the path; a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
@@ -34,19 +37,23 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
+    idempotency::refuse(request.headers(), NO_KEY)?;
+    let condition = preconditions::of(request.headers())?;
     let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
     let echo = echo_of(&draft);
-    let answer = shared.in_time(deadline.hold(shared.service.replace(draft, arrived_at)).await, Problem::replace_unknown)?;
+    let replaced = shared.service.replace(draft, &condition, arrived_at);
+    let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
         Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
         other => of_refusal(other, origin),
     })?;
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
-        Placed::Replaced(id) => Ok(respond::json(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Unmet(current) => Err(Problem::unmet(current)),
+        Placed::Replaced(id) => Ok(respond::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
         Placed::TooLate(task) => {
             let detail =
                 "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
@@ -61,7 +68,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
     match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(respond::task(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::name_not_found()),
     }
 }
@@ -70,8 +77,9 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
 pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
-    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
+    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name, &condition), Problem::cancel_unknown).await?;
     verdict::answer_of(verdict, Problem::name_not_found)
 }

@@ -33,7 +33,7 @@ pub enum Tag {
     Node,
 }
 
-/// A parameter of the path or of the query.
+/// A parameter of the path, of the query, or a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     pub name: &'static str,
@@ -49,6 +49,8 @@ pub enum Location {
     Path,
     /// Never required.
     Query,
+    /// Never required.
+    Header,
 }
 
 /// A body, of JSON.
@@ -142,8 +144,8 @@ impl Operation {
                 P::UnsupportedMediaType,
             ]);
         }
-        // A wrong % in the path.
-        if self.parameters.iter().any(|parameter| parameter.location == Location::Path) {
+        // A wrong % in the path, a header that says nothing right.
+        if self.parameters.iter().any(|parameter| parameter.location != Location::Query) {
             problems.push(P::InvalidValue);
         }
         // Of a body that is not wanted: whether it says anything is looked at.
@@ -171,6 +173,10 @@ impl Parameter {
 
     pub const fn query(name: &'static str, description: &'static str, schema: &'static str) -> Self {
         Self { name, location: Location::Query, description, schema }
+    }
+
+    pub const fn header(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+        Self { name, location: Location::Header, description, schema }
     }
 }
 

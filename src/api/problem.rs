@@ -10,8 +10,8 @@ use hyper::body::Body as _;
 use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
-use super::task_json::TaskJson;
-use crate::domain::TaskView;
+use super::task_json::{Shown, TaskJson};
+use crate::domain::{TaskId, TaskView};
 use crate::node::service::Missing;
 
 /// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
@@ -33,6 +33,7 @@ pub struct Problem {
 struct More {
     verdict: Option<&'static str>,
     task: Option<TaskView>,
+    current: Option<TaskId>,
     missing: Vec<Missing>,
 }
 
@@ -83,6 +84,32 @@ impl Problem {
     pub fn too_late(detail: &'static str, task: TaskView) -> Self {
         let more = More { verdict: Some("too_late"), task: Some(task), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::TooLate, detail) }
+    }
+
+    /// A cancel of a task that another one has replaced.
+    pub fn replaced(task: TaskView) -> Self {
+        let detail = "a PUT by name has put another task in the place of this one, and that one was not cancelled: cancel the task that replaced_by names";
+        let more = More { verdict: Some("replaced"), task: Some(task), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
+    }
+
+    /// A precondition that does not allow the task that the name stands for.
+    pub fn unmet(current: Option<TaskId>) -> Self {
+        let detail = match current {
+            Some(id) => {
+                format!("nothing was changed: the name stands for the task {id}, which If-Match or If-None-Match rules out")
+            }
+            None => "nothing was changed: the name stands for no task, and If-Match asks for one".to_owned(),
+        };
+        let more = More { current, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
+    }
+
+    /// A precondition that does not allow the task whose id is in the path.
+    pub fn unmet_by_id(id: TaskId) -> Self {
+        let detail = format!("nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out");
+        let more = More { current: Some(id), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
     }
 
     /// Adds the verdict of a cancel that found nothing.
@@ -237,6 +264,8 @@ impl Problem {
             retry_after: self.kind.retry_after(),
             request_id: None,
             verdict: more.and_then(|more| more.verdict),
+            replaced_by: more.and_then(|more| more.task.as_ref()).and_then(|task| task.replaced_by).map(Shown),
+            current_id: more.and_then(|more| more.current).map(Shown),
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
             missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
         }
@@ -273,6 +302,10 @@ pub struct ProblemJson<'a> {
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<Shown<TaskId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_id: Option<Shown<TaskId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

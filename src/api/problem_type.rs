@@ -99,6 +99,14 @@ problem_types! {
         when: "A cancel came when the task was published already, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic; or a PUT by name when its task is on its way, or waits so. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
         then: "Look at the `state` of `task`: of one that is `dead` nothing is due any more, and it may be put back or dropped. Of any other take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
     }
+    Replaced(409, "replaced", "Another task has taken the place of this one") {
+        when: "A cancel by id of a task that a PUT by name has replaced. The task itself is cancelled, but the one in its place is not: nothing was changed. The member `verdict` is `replaced`, `task` is the task that was meant, and `replaced_by` the last of those that took its place.",
+        then: "To stop what stands there now, cancel the task that `replaced_by` names, or cancel by the name. If you did not mean the new task, there is nothing left to do: the old one is never published."
+    }
+    PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
+        when: "The header `If-Match` of a PUT or a DELETE does not name the task of the path, or `If-None-Match` does; for `If-None-Match: *` it is enough that there is one. It was decided together with the change, and nothing was changed. The member `current_id` is the task that the name stands for, and is missing when it stands for none.",
+        then: "Somebody else has put another task there, or none is left. Look the name up, decide again, and repeat the request with the `ETag` of that answer."
+    }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
         when: "The body is over the bound of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
         then: "Send the tasks in several batches. One record that large is refused by its topic, too."

@@ -5,12 +5,24 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::preconditions;
+use super::task_json::TaskJson;
+
 /// Bytes to begin an answer with: most are one task.
 const CAPACITY: usize = 512;
 
 /// An answer of JSON.
 pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
     json_of(status, value, CAPACITY)
+}
+
+/// A task, with its tag.
+pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
+    let mut response = json(status, task);
+    if let Some(tag) = preconditions::tag_of(task.id()) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
 }
 
 /// An answer of JSON that is about `capacity` bytes long.

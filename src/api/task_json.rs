@@ -28,6 +28,7 @@ pub struct TaskJson<'a> {
     name: Option<&'a str>,
     key: Option<Bytes<'a>>,
     state: TaskState,
+    replaced_by: Option<TaskId>,
     /// Unknown of the first task of a known name, when only its id and its state are.
     attempt: Option<i16>,
     receipt: Option<Receipt>,
@@ -47,6 +48,10 @@ pub struct Echo {
 }
 
 impl<'a> TaskJson<'a> {
+    pub const fn id(&self) -> TaskId {
+        self.id
+    }
+
     /// A task that was just stored.
     pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self { key: echo.key.as_deref().map(text_or_binary), attempt: Some(1), ..Self::of_known(id, state, echo) }
@@ -60,6 +65,7 @@ impl<'a> TaskJson<'a> {
             name: echo.name.as_ref().map(TaskName::as_str),
             key: None,
             state,
+            replaced_by: None,
             attempt: None,
             receipt: None,
             headers: None,
@@ -79,6 +85,7 @@ impl<'a> TaskJson<'a> {
             name: view.name.as_deref(),
             key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
             state: view.state,
+            replaced_by: view.replaced_by,
             attempt: Some(view.attempt),
             receipt: view.receipt,
             headers: kept.map(|kept| kept.headers.as_slice()).filter(|headers| !headers.is_empty()),
@@ -119,6 +126,9 @@ impl Serialize for TaskJson<'_> {
         }
         map.serialize_entry("due_at", &Rfc3339(self.id.due_at()))?;
         map.serialize_entry("state", self.state.as_str())?;
+        if let Some(id) = self.replaced_by {
+            map.serialize_entry("replaced_by", &Shown(id))?;
+        }
         if let Some(attempt) = self.attempt {
             map.serialize_entry("attempt", &attempt)?;
         }
@@ -231,6 +241,7 @@ mod tests {
             topic: TopicName::new("orders").unwrap(),
             name: Some("order-17".to_owned()),
             state: TaskState::Published,
+            replaced_by: None,
             attempt: 1,
             receipt: Some(Receipt { partition: 2, offset: 9, published_at: Timestamp::from_millis(1_896_082_200_003) }),
             kept: Some(Kept { key: Some(vec![0xff]), payload: payload.map(<[u8]>::to_vec), headers }),

@@ -20,7 +20,7 @@ use super::refusal::{Origin, of_refusal};
 use super::share::Share;
 use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
-use super::{query, respond, verdict};
+use super::{idempotency, preconditions, query, respond, verdict};
 use crate::domain::{TaskId, Timestamp};
 use crate::node::service::{Accepted, Draft, Refusal};
 
@@ -31,14 +31,21 @@ const ITEMS_AT_ONCE: usize = 256;
 /// Bytes that an item takes in the answer to a batch, about.
 const RESULT_BYTES: usize = 200;
 
+/// Why a batch takes no `Idempotency-Key`.
+const NO_KEY_OF_BATCH: &str =
+    "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
+
 /// `POST /v1/tasks`
 pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    let key = idempotency::key_of(request.headers())?;
     let mut reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
+    let draft = idempotency::name(draft, key)?;
     let echo = echo_of(&draft);
     let mut answers = ask_to_store(&shared, vec![draft], arrived_at, deadline).await?.into_iter();
     let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
@@ -48,8 +55,8 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     }
     // All of the first task, when it can be had: the state that the submit has seen is enough when it cannot.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
-        Ok(Ok(Some(view))) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
-        _ => Ok(respond::json(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
+        Ok(Ok(Some(view))) => Ok(respond::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        _ => Ok(respond::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
     }
 }
 
@@ -68,7 +75,7 @@ async fn ask_to_store(
 
 /// A new task, and where it is found.
 pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
-    let mut response = respond::json(StatusCode::CREATED, task);
+    let mut response = respond::task(StatusCode::CREATED, task);
     let mut location = String::with_capacity(48);
     location.push_str("/v1/tasks/");
     location.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
@@ -97,6 +104,8 @@ struct BatchJson<'a> {
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
     let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
@@ -220,7 +229,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     match shared.ask(deadline, shared.service.look_up(id), Problem::unavailable).await? {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(respond::task(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
 }
@@ -229,8 +238,10 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
 pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false).with_verdict_not_found()) };
+    preconditions::check(&condition, id)?;
     let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
     verdict::answer_of(verdict, || Problem::task_not_found(true))
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod bounds;
+mod conditions;
 mod connections;
 mod early_answers;
 mod interface;

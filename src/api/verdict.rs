@@ -24,6 +24,8 @@ pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Resul
             let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
             Ok(respond::json(StatusCode::OK, &answer))
         }
+        Verdict::Replaced(task) => Err(Problem::replaced(task)),
+        Verdict::Unmet(current) => Err(Problem::unmet(Some(current))),
         Verdict::TooLate(task) => Err(Problem::too_late(too_late_for(task.state), task)),
         Verdict::NotFound => Err(not_found().with_verdict_not_found()),
     }

@@ -96,6 +96,12 @@ pub struct Submit {
     /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
     pub replace: bool,
+    /// With --replace: only if the name stands for this task now; else nothing is changed.
+    #[arg(long, value_name = "ID", requires = "replace", conflicts_with = "file")]
+    pub if_match: Option<TaskId>,
+    /// With --replace: only if the name stands for no task, not even for one that has ended; else nothing is changed.
+    #[arg(long, requires = "replace", conflicts_with_all = ["if_match", "file"])]
+    pub if_absent: bool,
     /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s: ask once. [default: 0s; with FILE: 5m]
     ///
     /// A task without a name, or with --replace, is asked for again only when it was certainly not stored.
@@ -196,6 +202,9 @@ pub struct Cancel {
     /// The task's name, with --topic.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
     pub name: Option<String>,
+    /// With --name: only if the name stands for this task now; else nothing is changed.
+    #[arg(long, value_name = "ID", requires = "name", conflicts_with = "id")]
+    pub if_match: Option<TaskId>,
     #[command(flatten)]
     pub range: Range,
     /// Says how many tasks it would be, and cancels none.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
@@ -14,6 +14,7 @@ use super::args;
 use super::figures::grouped;
 use super::retry::Patience;
 use crate::clock;
+use crate::domain::TaskId;
 use crate::domain::duration::spelled;
 
 /// A node on the same network answers a connect in milliseconds.
@@ -27,6 +28,37 @@ const BODY_USUAL: usize = 16 << 20;
 pub struct Call {
     method: Method,
     url: Url,
+    condition: Option<Condition>,
+}
+
+/// When a change by name is made at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// The name stands for this task.
+    Is(TaskId),
+    /// The name stands for no task.
+    IsAbsent,
+}
+
+impl Condition {
+    fn header(self) -> (HeaderName, String) {
+        match self {
+            Self::Is(id) => (IF_MATCH, format!("\"{id}\"")),
+            Self::IsAbsent => (IF_NONE_MATCH, "*".to_owned()),
+        }
+    }
+}
+
+impl Call {
+    const fn new(method: Method, url: Url) -> Self {
+        Self { method, url, condition: None }
+    }
+
+    /// The same call, made under a condition.
+    #[must_use]
+    pub fn only_if(self, condition: Option<Condition>) -> Self {
+        Self { condition, ..self }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -94,19 +126,19 @@ impl Caller {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        Ok(Call { method: Method::Get, url })
+        Ok(Call::new(Method::Get, url))
     }
 
     pub fn delete(&self, path: &[&str]) -> Result<Call, Ending> {
-        Ok(Call { method: Method::Delete, url: self.url(path)? })
+        Ok(Call::new(Method::Delete, self.url(path)?))
     }
 
     pub fn post(&self, path: &[&str], body: impl Into<Bytes>) -> Result<Call, Ending> {
-        Ok(Call { method: Method::Post(body.into()), url: self.url(path)? })
+        Ok(Call::new(Method::Post(body.into()), self.url(path)?))
     }
 
     pub fn put(&self, path: &[&str], body: impl Into<Bytes>) -> Result<Call, Ending> {
-        Ok(Call { method: Method::Put(body.into()), url: self.url(path)? })
+        Ok(Call::new(Method::Put(body.into()), self.url(path)?))
     }
 
     /// Each segment is percent-encoded whole, slashes included; and here, for the URL's own parser drops tabs and line breaks: another name would be meant.
@@ -133,6 +165,10 @@ impl Caller {
             Method::Delete => self.http.delete(url),
             Method::Post(body) => self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
             Method::Put(body) => self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
+        };
+        let request = match call.condition.map(Condition::header) {
+            Some((name, value)) => request.header(name, value),
+            None => request,
         };
         let body_bytes = match &call.method {
             Method::Post(body) | Method::Put(body) => body.len(),

@@ -17,6 +17,8 @@ pub struct Task {
     pub key_base64: Option<String>,
     pub due_at: String,
     pub state: String,
+    /// The task in the place of this one, when it was replaced.
+    pub replaced_by: Option<String>,
     pub attempt: Option<i64>,
     pub receipt: Option<Receipt>,
     #[serde(default)]
@@ -85,6 +87,7 @@ impl Task {
         line("name", self.name.as_deref());
         line("due", Some(&self.due_at));
         line("state", Some(&self.state));
+        line("replaced by", self.replaced_by.as_deref());
         line("attempt", self.attempt.map(|attempt| attempt.to_string()).as_deref());
         line("reason", self.reason.as_deref());
         line("died", self.died_at.as_deref());

@@ -104,6 +104,49 @@ async fn every_refusal_has_its_exit_code() {
     assert_eq!(unknown.problem().unwrap().exit(), Exit::NotFound);
 }
 
+/// Cancels as `punctual cancel` does.
+async fn cancel_by(node: &args::Node, line: &str) -> Answer {
+    let words = ["punctual", "cancel"].into_iter().chain(line.split(' '));
+    let Ok(Line::Cancel(args)) = Line::try_parse_from(words) else { panic!("this is a cancel: {line}") };
+    super::cancel_one(&args::Cancel { node: node.clone(), ..args }).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
+    let node = node().await;
+    let id_of = |answer: &Answer| answer.read::<super::task::Task>().unwrap().id;
+    let first = id_of(&submit(&node, "t --name n --delay 1h --payload 1 --replace --if-absent").await);
+    let second = id_of(&submit(&node, &format!("t --name n --delay 2h --payload 2 --replace --if-match {first}")).await);
+    let shown = print::shown(&show(&node, &first).await).unwrap();
+    assert!(shown.contains(&format!("state       cancelled\nreplaced by {second}\n")), "{shown}");
+    let ending = cancel_by(&node, &first).await.problem().unwrap().ending();
+    assert_eq!(ending.exit, Exit::Refused);
+    assert!(
+        ending.text.contains("replaced_by names\n") && ending.text.contains(&format!("replaced by {second}")),
+        "{}",
+        ending.text
+    );
+    // The name stands for another task than the one that is meant.
+    for line in ["--if-absent", &format!("--if-match {first}")] {
+        let unmet = submit(&node, &format!("t --name n --delay 3h --payload 3 --replace {line}")).await;
+        assert_eq!((unmet.status, unmet.problem().unwrap().exit()), (412, Exit::Refused));
+        assert!(unmet.problem().unwrap().ending().text.contains(&second));
+    }
+    assert_eq!(cancel_by(&node, &format!("--topic t --name n --if-match {first}")).await.status, 412);
+    assert_eq!(cancel_by(&node, &format!("--topic t --name n --if-match {second}")).await.status, 200);
+    for wrong in [
+        "t --name n --delay 1h --payload 1 --if-absent",
+        &format!("t --name n --delay 1h --payload 1 --if-match {first}"),
+        &format!("t --name n --delay 1h --payload 1 --replace --if-absent --if-match {first}"),
+        "t --name n --delay 1h --payload 1 --replace --if-match n",
+    ] {
+        assert!(submit_args(wrong).is_err(), "{wrong}");
+    }
+    for wrong in [format!("{first} --if-match {first}"), format!("--topic t --if-match {first} --yes")] {
+        assert!(Line::try_parse_from(["punctual", "cancel"].into_iter().chain(wrong.split(' '))).is_err(), "{wrong}");
+    }
+}
+
 #[tokio::test]
 async fn a_node_that_is_not_there_has_done_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

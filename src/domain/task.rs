@@ -72,6 +72,8 @@ pub struct TaskView {
     pub topic: TopicName,
     pub name: Option<String>,
     pub state: TaskState,
+    /// Of a cancelled task that a PUT replaced: the last of the tasks that took its place, one after another.
+    pub replaced_by: Option<TaskId>,
     pub attempt: i16,
     pub receipt: Option<Receipt>,
     /// Key, payload and headers are `None` once they are no longer kept.

@@ -22,7 +22,7 @@ use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{
-    Backlog, Cursor, List, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    Backlog, Cursor, List, NewTask, Page, Precondition, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::engine::topics::Parked;
 use crate::kafka::{self, LookUpError, TopicFacts};
@@ -30,6 +30,7 @@ use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::dead_letters::Change;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::{Entry, Names};
+use crate::postgres::replace::Withdrawal;
 use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
 use crate::shutdown::chain;
 
@@ -37,6 +38,8 @@ use crate::shutdown::chain;
 const MOVING: Duration = Duration::from_millis(5);
 /// So many looks at a task that was neither cancelled nor found: it is being moved from one table to another.
 const LOOKS_MAX: usize = 3;
+/// Others may replace the task of a name, while it is cancelled by this name, so often.
+const CANCELS_OF_NAME_MAX: usize = 10;
 
 /// How long an answer that found nothing waits to learn whether its topic is there.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(1);
@@ -213,14 +216,24 @@ impl Desk {
         results
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for.
-    pub async fn replace(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
-        let answer = self.replace_one(draft, arrived_at).await;
+    /// Puts a draft with a name in the place of the task that the name stands for, if `condition` allows that one.
+    pub async fn replace(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
+        let answer = self.replace_one(draft, condition, arrived_at).await;
         self.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&answer)));
         answer
     }
 
-    async fn replace_one(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
+    async fn replace_one(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -230,7 +243,7 @@ impl Desk {
         fits?;
         let task = self.check(draft, arrived_at)?;
         // On the heap, for callers hold it in futures of their own.
-        Box::pin(self.replacer.replace(task, &self.look_up)).await
+        Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
     }
 
     /// The task that a name stands for: a name that has expired stands for none, unless its task is still pending.
@@ -244,14 +257,41 @@ impl Desk {
         if self.is_draining() { Err(Trouble::Draining) } else { Ok(()) }
     }
 
-    /// Withdraws the task that a name stands for now; one that takes its place meanwhile stays.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
+    /// Withdraws the task that a name stands for, if `condition` allows it. One that is replaced meanwhile is not meant any more: the other is.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
         self.takes_changes()?;
-        let Some(entry) = self.entry(topic, name).await? else { return Ok(Verdict::NotFound) };
-        if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
-            return Ok(Verdict::NotFound);
+        for _try in 0..CANCELS_OF_NAME_MAX {
+            let verdict = if condition.is_none() {
+                self.cancel_of_name(topic, name).await?
+            } else {
+                // On the heap: it is seldom asked, and would make the future of every cancel larger.
+                Box::pin(self.withdraw(topic, name, condition)).await?
+            };
+            match verdict {
+                Some(Verdict::Replaced(_)) => {}
+                Some(verdict) => return Ok(verdict),
+                None => clock::sleep(MOVING).await,
+            }
         }
-        self.cancel(entry.id).await
+        Err(Trouble::Unavailable { reason: "others were replacing the task all the time; repeat the cancel".to_owned() })
+    }
+
+    async fn cancel_of_name(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Verdict>, Trouble> {
+        let Some(entry) = self.entry(topic, name).await? else { return Ok(Some(Verdict::NotFound)) };
+        if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
+            return Ok(Some(Verdict::NotFound));
+        }
+        self.cancel(entry.id).await.map(Some)
+    }
+
+    /// The entry is locked meanwhile, so that the task which `condition` allows is the one that is withdrawn. `None`: it is being moved.
+    async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Option<Verdict>, Trouble> {
+        Ok(match self.replacer.withdraw(topic, name, condition).await? {
+            Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
+            Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),
+            Withdrawal::NotFound => Some(Verdict::NotFound),
+            Withdrawal::Gone(entry) => Verdict::of_look(self.look_up(entry.id).await?),
+        })
     }
 
     async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Trouble> {
@@ -265,14 +305,9 @@ impl Desk {
             if let Some(task) = self.canceller.cancel(id).await? {
                 return Ok(Verdict::Cancelled(task));
             }
-            // Too late, cancelled before, or never there.
-            let Some(task) = self.look_up(id).await? else { return Ok(Verdict::NotFound) };
-            match task.state {
-                TaskState::Cancelled => return Ok(Verdict::Cancelled(task)),
-                TaskState::Claimed | TaskState::Published | TaskState::Dead => return Ok(Verdict::TooLate(task)),
-                // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
-                TaskState::Scheduled if task.attempt > 1 => return Ok(Verdict::TooLate(task)),
-                TaskState::Scheduled => clock::sleep(MOVING).await,
+            match Verdict::of_look(self.look_up(id).await?) {
+                Some(verdict) => return Ok(verdict),
+                None => clock::sleep(MOVING).await,
             }
         }
         Err(Trouble::Unavailable { reason: "the task is being moved; repeat the cancel".to_owned() })

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::placing::{Place, Sorter, clamp, put_in_order};
-use super::service::{Placed, Refusal};
-use super::setback::{refusal_of, refusal_of_look};
+use super::service::{Placed, Refusal, Trouble};
+use super::setback::{Tries, refusal_of, refusal_of_look, trouble_of};
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::{IdRange, NewTask, TaskId, TaskState};
+use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
 use crate::postgres::Error;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Entry;
-use crate::postgres::replace::{Replacement, Replaces};
+use crate::postgres::replace::{Replacement, Replaces, Withdrawal};
 use crate::shutdown::chain;
 
 /// Waits between looks at a task that is being moved.
@@ -37,20 +37,21 @@ enum Finding {
 }
 
 impl Replacer {
-    /// Puts a named task in the place of the one that its name stands for, unless it is too late for that.
-    pub async fn replace(&self, mut task: NewTask, look_up: &LookUp) -> Result<Placed, Refusal> {
+    /// Puts a named task in the place of the one that its name stands for, unless it is too late for that, or `condition` does not allow it.
+    pub async fn replace(&self, mut task: NewTask, condition: &Precondition, look_up: &LookUp) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
         put_in_order(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(std::slice::from_mut(&mut task), self.shared.now());
-            match self.try_replace(&task, over).await {
+            match self.try_replace(&task, over, condition).await {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
                 Ok(Replacement::Replaced) => {
                     self.shared.metrics.replaced.inc();
                     return Ok(Placed::Replaced(task.id));
                 }
                 Ok(Replacement::Overtaken) => {}
+                Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
                     looks += 1;
                     match look(entry, look_up, looks >= LOOKS_MAX).await? {
@@ -67,9 +68,26 @@ impl Replacer {
         Err(Refusal::Unavailable { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
     }
 
-    async fn try_replace(&self, task: &NewTask, over: Option<TaskId>) -> Result<Replacement, Error> {
+    /// Cancels the task that a name stands for, if `condition` allows it.
+    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Trouble> {
+        let mut tries = Tries::default();
+        loop {
+            match self.replaces.withdraw(topic, name, condition).await {
+                Ok(done) => {
+                    if matches!(done, Withdrawal::Cancelled(_)) {
+                        self.shared.metrics.cancelled.inc();
+                    }
+                    return Ok(done);
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(trouble_of(&error)),
+            }
+        }
+    }
+
+    async fn try_replace(&self, task: &NewTask, over: Option<TaskId>, condition: &Precondition) -> Result<Replacement, Error> {
         let is_far = Sorter::new(&self.shared, self.shared.now()).table_of(task) == Place::Far;
-        let replacement = self.replaces.replace(task, is_far, over).await?;
+        let replacement = self.replaces.replace(task, is_far, over, condition).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
             self.shared.metrics.submitted.inc();
             let near = (!is_far).then_some(task.id);

@@ -7,7 +7,7 @@ mod words;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
-use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
+use crate::domain::{Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
 
 pub use words::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
@@ -126,9 +126,14 @@ impl Service {
         ask!(self.look_up(id), Trouble)
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for.
-    pub async fn replace(&self, draft: Draft, arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
-        ask!(self.replace(draft, arrived_at), Refusal)
+    /// Puts a draft with a name in the place of the task that the name stands for, if `condition` allows that one.
+    pub async fn replace(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
+        ask!(self.replace(draft, condition, arrived_at), Refusal)
     }
 
     /// The task that a name stands for.
@@ -136,9 +141,9 @@ impl Service {
         ask!(self.look_up_named(topic, name), Trouble)
     }
 
-    /// Withdraws the task that a name stands for.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
-        ask!(self.cancel_named(topic, name), Trouble)
+    /// Withdraws the task that a name stands for, if `condition` allows it.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
+        ask!(self.cancel_named(topic, name, condition), Trouble)
     }
 
     /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is where the page before has ended.

@@ -194,6 +194,7 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
         state: TaskState::Cancelled,
+        replaced_by: None,
         attempt: row.try_get("attempt")?,
         receipt: None,
         kept: None,

@@ -321,6 +321,7 @@ fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
         state: TaskState::Scheduled,
+        replaced_by: None,
         attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
         receipt: None,
         kept: Some(Kept { key: row.try_get("key")?, payload: None, headers: Vec::new() }),

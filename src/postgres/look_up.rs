@@ -38,6 +38,10 @@ const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
 /// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
 const HOPS_MAX: usize = 1000;
 
+/// Replacements that one look-up follows. A name that is put once a second has so many in three hours; what is answered then was replaced as well, and its own
+/// look-up goes on from there.
+const REPLACEMENTS_MAX: i32 = 10_000;
+
 const WHAT: &str = "look up a task";
 
 /// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id
@@ -123,7 +127,7 @@ impl LookUp {
             // Once behind the first attempt, `task_follow` may know the latest one.
             if line.is_none() {
                 match self.outside_batches(row, first).await? {
-                    Whereabouts::Found(view) => return Ok(Some(*view)),
+                    Whereabouts::Found(view) => return self.with_last_in_place(*view).await.map(Some),
                     Whereabouts::Follow(latest) if latest != row => {
                         row = latest;
                         continue;
@@ -165,6 +169,13 @@ impl LookUp {
         self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
+    /// Replaces the task that took the place of this one by the last of those that took places after it.
+    async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, Error> {
+        let Some(next) = view.replaced_by else { return Ok(view) };
+        let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
+        Ok(TaskView { replaced_by: Some(last), ..view })
+    }
+
     async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
         self.batches.run(WHAT, async |open| in_batches(open, row).await).await
     }
@@ -187,6 +198,7 @@ impl LookUp {
             id: first,
             topic: TopicName::stored(&topic),
             state: line.state(),
+            replaced_by: None,
             name: line.name,
             attempt: line.attempt,
             receipt: line.receipt,
@@ -212,18 +224,19 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
     let found = sqlx::query(
         "-- look up outside of batches
         select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
-          null::uuid as row_id
+          null::uuid as row_id, null::uuid as replaced_by
         from task_far where id = $1 and coalesce(first_id, id) = $3
         union all
-        select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null
+        select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null
         from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
         union all
-        (select 'cancelled', topic, name, attempt, null, null, null, null, null, null from execlog_cancelled where id = $3 limit 1)
+        (select 'cancelled', topic, name, attempt, null, null, null, null, null, null, replaced_by
+        from execlog_cancelled where id = $3 limit 1)
         union all
-        select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint, null
+        select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint, null, null
         from dead_letter where id = $3
         union all
-        select 'follow', null, null, null, null, null, null, null, null, row_id from task_follow where first_id = $3",
+        select 'follow', null, null, null, null, null, null, null, null, row_id, null from task_follow where first_id = $3",
     )
     .bind(row.uuid())
     .bind(row.shard().as_smallint())
@@ -241,7 +254,8 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
             "cancelled" => TaskState::Cancelled,
             _ => TaskState::Dead,
         };
-        return Ok(Whereabouts::Found(Box::new(view_of_row(&found, first, state)?)));
+        let replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
+        return Ok(Whereabouts::Found(Box::new(TaskView { replaced_by, ..view_of_row(&found, first, state)? })));
     }
     Ok(place)
 }
@@ -274,6 +288,7 @@ pub(super) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Resul
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
         state,
+        replaced_by: None,
         attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
         receipt: None,
         kept: if is_kept { Some(kept_of(row)?) } else { None },
@@ -339,6 +354,27 @@ async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>
     Ok(last.map(TaskId::from_uuid))
 }
 
+/// The last task of a chain of replacements that begins with `next`. A line goes no later than those of the replacements after it, so the chain has no gaps.
+async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, sqlx::Error> {
+    let last: Uuid = sqlx::query_scalar(
+        "-- look up the last of a chain of replacements
+        with recursive chain (id, place) as (
+          select $1::uuid, 0
+          union all
+          select l.replaced_by, c.place + 1
+          from chain c
+          cross join lateral (select replaced_by from execlog_cancelled where id = c.id limit 1) l
+          where l.replaced_by is not null and c.place < $2
+        )
+        select id from chain order by place desc limit 1",
+    )
+    .bind(next.uuid())
+    .bind(REPLACEMENTS_MAX)
+    .fetch_one(open)
+    .await?;
+    Ok(TaskId::from_uuid(last))
+}
+
 /// Topic, key, payload and headers, while they are kept.
 async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
@@ -359,6 +395,7 @@ fn deferred(first: TaskId, line: Line) -> TaskView {
         topic: TopicName::stored(&line.topic.unwrap_or_default()),
         name: line.name,
         state: TaskState::Scheduled,
+        replaced_by: None,
         attempt: line.attempt.saturating_add(1),
         receipt: None,
         kept: None,

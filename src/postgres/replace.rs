@@ -4,13 +4,18 @@
 //! two live tasks.
 //!
 //! ```text
-//! lock the entry ─┬─ none ──▶ insert entry and task                                          created
+//! lock the entry ─┬─ a precondition does not allow the task that the name stands for         unmet
+//!                 ├─ none ──▶ insert entry and task                                          created
 //!                 ├─ it is the one that `over` says is final ──▶ insert task, move entry      created
 //!                 └─ delete the old row in task_far, else in task ─┬─ found ──▶ its line,
 //!                                                                  │   insert task, move entry   replaced
 //!                                                                  └─ not there ─┬─ final ──▶ insert task, move entry   created
 //!                                                                                 └─ claimed, or not sure               gone
 //! ```
+//!
+//! A cancel by name with a precondition goes the same way, without a new task: `withdraw`.
+
+mod withdraw;
 
 use std::time::Duration;
 
@@ -22,8 +27,10 @@ use super::error::Error;
 use super::look_up::lowest_batch_of;
 use super::names::{Entry, entry_of};
 use super::pool::Pool;
-use crate::domain::{NewTask, TaskId};
+use crate::domain::{NewTask, Precondition, TaskId};
 use crate::kill_point::{Point, reach};
+
+pub use withdraw::Withdrawal;
 
 const PURPOSE: Purpose =
     Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };
@@ -46,6 +53,8 @@ pub enum Replacement {
     Gone(Entry),
     /// Nothing was changed: somebody else made an entry just now.
     Overtaken,
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    Unmet(Option<TaskId>),
 }
 
 const LOCK: &str = "-- lock the entry of a name
@@ -60,7 +69,7 @@ with d as (
       else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3 and f.row_id = $1 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt) select $3, id, topic, name, attempt from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $3, id, topic, name, attempt, $4 from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $3
 )
@@ -75,7 +84,7 @@ with d as (
       else t.first_id = $12 and exists (select from task_follow f where f.first_id = $12 and f.row_id = $10 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt) select $12, id, topic, name, attempt from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $12, id, topic, name, attempt, $2 from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $12
 ), place as (
@@ -90,6 +99,12 @@ const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
   and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
   and not exists (select from task_follow where first_id = $2)";
+
+/// Whether a name whose entry has expired still stands for its task. Under the lock of the entry, as in [`IS_FINAL`].
+const IS_PENDING: &str = "-- is the task of an expired name pending
+select exists (select from task_far where id = $1)
+  or exists (select from task where shard = $2 and id = $1)
+  or exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))";
 
 /// The entry stands for the new task from now on, whatever its former one has come to.
 const MOVE: &str = "-- move a name
@@ -127,12 +142,19 @@ impl Replaces {
         self.pool.keep_open().await
     }
 
-    /// Puts `task` in the place of the one that its name stands for. `over` is the row of a task of this name that is known to be final.
+    /// Puts `task` in the place of the one that its name stands for, if `condition` allows that one. `over` is the row of a task of this name that is known to be
+    /// final.
     ///
     /// # Errors
     /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
-    pub async fn replace(&self, task: &NewTask, is_far: bool, over: Option<TaskId>) -> Result<Replacement, Error> {
-        let change = Change { task, is_far, retention: self.retention };
+    pub async fn replace(
+        &self,
+        task: &NewTask,
+        is_far: bool,
+        over: Option<TaskId>,
+        condition: &Precondition,
+    ) -> Result<Replacement, Error> {
+        let change = Change { task, is_far, retention: self.retention, condition };
         self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
     }
 }
@@ -141,13 +163,42 @@ struct Change<'a> {
     task: &'a NewTask,
     is_far: bool,
     retention: Duration,
+    condition: &'a Precondition,
+}
+
+/// Locks the entry of a name until the transaction ends.
+async fn lock(open: &mut PgConnection, topic: &str, name: &str) -> Result<Option<Entry>, sqlx::Error> {
+    let row = sqlx::query(LOCK).bind(topic).bind(name).fetch_optional(open).await?;
+    row.as_ref().map(entry_of).transpose()
+}
+
+/// The task that the name of a locked entry stands for: none, when the entry has expired and its task is final.
+async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Option<TaskId>, sqlx::Error> {
+    let Some(entry) = entry else { return Ok(None) };
+    if !entry.is_expired {
+        return Ok(Some(entry.id));
+    }
+    let is_pending: bool = sqlx::query_scalar(IS_PENDING)
+        .bind(entry.row.uuid())
+        .bind(entry.row.shard().as_smallint())
+        .bind(lowest_batch_of(std::iter::once(entry.row)))
+        .fetch_one(open)
+        .await?;
+    Ok(is_pending.then_some(entry.id))
 }
 
 impl Change<'_> {
     async fn run(&self, open: &mut PgConnection, over: Option<TaskId>) -> Result<Replacement, sqlx::Error> {
         let mut transaction = open.begin().await?;
-        let entry = self.lock(&mut transaction).await?;
+        let entry = lock(&mut transaction, self.task.record.topic.as_str(), self.name()).await?;
         reach(Point::NameLocked);
+        if !self.condition.is_none() {
+            let current = current_of(&mut transaction, entry).await?;
+            if !self.condition.allows(current) {
+                transaction.rollback().await?;
+                return Ok(Replacement::Unmet(current));
+            }
+        }
         let done = match entry {
             None => match self.place(&mut transaction, CREATE, None).await? {
                 true => Replacement::Created,
@@ -173,7 +224,7 @@ impl Change<'_> {
         };
         match done {
             Replacement::Created | Replacement::Replaced => transaction.commit().await?,
-            Replacement::Gone(_) | Replacement::Overtaken => transaction.rollback().await?,
+            Replacement::Gone(_) | Replacement::Overtaken | Replacement::Unmet(_) => transaction.rollback().await?,
         }
         reach(Point::NameReplaced);
         Ok(done)
@@ -183,16 +234,12 @@ impl Change<'_> {
         self.task.name.as_ref().map_or("", |name| name.as_str())
     }
 
-    async fn lock(&self, open: &mut PgConnection) -> Result<Option<Entry>, sqlx::Error> {
-        let row = sqlx::query(LOCK).bind(self.task.record.topic.as_str()).bind(self.name()).fetch_optional(open).await?;
-        row.as_ref().map(entry_of).transpose()
-    }
-
     async fn take_out_far(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
         let count: i64 = sqlx::query_scalar(TAKE_OUT_FAR)
             .bind(entry.row.uuid())
             .bind(entry.row.shard().as_smallint())
             .bind(entry.id.uuid())
+            .bind(self.task.id.uuid())
             .fetch_one(open)
             .await?;
         Ok(count == 1)

@@ -94,6 +94,11 @@ pub enum Verdict {
         id: Option<Uuid>,
         receipt: Option<(i32, i64)>,
     },
+    /// Of a cancel by id: a PUT has put another task in the place of this one.
+    Replaced {
+        id: Option<Uuid>,
+        by: Option<Uuid>,
+    },
     NotFound,
     /// Certainly nothing was done.
     Refused {

@@ -183,7 +183,7 @@ impl<'a> Case<'a> {
                 Verdict::Cancelled { .. } => counts.cancelled += 1,
                 Verdict::TooLate { .. } => counts.too_late += 1,
                 Verdict::Unknown { .. } => counts.cancels_unknown += 1,
-                Verdict::NotFound | Verdict::Refused { .. } => {}
+                Verdict::Replaced { .. } | Verdict::NotFound | Verdict::Refused { .. } => {}
             }
         }
         counts.records = self.history.records.len();
@@ -400,7 +400,16 @@ impl<'a> Case<'a> {
             Target::Id(id) => Some(id),
             Target::Name(..) => None,
         };
+        // A task with a name is cancelled by its id only where somebody was told before that it was replaced.
+        let is_replaced = target.and_then(|id| self.tasks.get(&id)?.submit).is_some_and(|submit| submit.name.is_some());
         let (id, wrong) = match &cancel.verdict {
+            Verdict::Cancelled { .. } if is_replaced => {
+                (target, Some("told `cancelled`, and another task was put in its place before".to_owned()))
+            }
+            Verdict::Replaced { id, by } => {
+                let id = target.or(*id);
+                (id, self.check_replaced(id, *by))
+            }
             Verdict::Cancelled { id } => {
                 let id = target.or(*id);
                 (
@@ -425,6 +434,24 @@ impl<'a> Case<'a> {
             let rule = if wrong.contains("receipt") { Rule::WrongReceipt } else { Rule::WrongVerdict };
             self.add(rule, id, wrong);
         }
+    }
+
+    /// What was replaced is cancelled, and the task in its place is one of the same name.
+    fn check_replaced(&self, id: Option<Uuid>, by: Option<Uuid>) -> Option<String> {
+        let state = self.state_of(id);
+        if state != Some("cancelled") {
+            return Some(format!("told `replaced`, and {state:?}"));
+        }
+        let Some(by) = by.and_then(|by| self.tasks.get(&by)) else {
+            // Of a PUT without an answer, and not published yet.
+            let waits = by.is_some_and(|by| self.history.pending.contains_key(&by));
+            return (!waits).then(|| format!("told `replaced` by {by:?}, which nobody knows"));
+        };
+        let name_of = |task: &Traces<'a>| task.submit.map(|submit| (submit.topic, submit.name.as_deref()));
+        let former = id.and_then(|id| self.tasks.get(&id)).and_then(name_of);
+        // Of a PUT without an answer the name is not known, unless its task was published.
+        let is_other = name_of(by).zip(former).is_some_and(|(name, former)| name != former);
+        is_other.then(|| format!("told `replaced` by a task of another name: {:?}", name_of(by)))
     }
 
     /// A receipt that a cancel was told.

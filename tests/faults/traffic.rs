@@ -130,6 +130,8 @@ impl Client {
             let name = format!("order-{number}-{count}");
             let (task, body) = self.task(Some(&name));
             let topic = task.topic;
+            // The task that the name stands for, as far as it was answered.
+            let mut stands: Option<Uuid> = None;
             for (method, share) in
                 [(Method::POST, 100), (Method::POST, 20), (Method::PUT, 50), (Method::PUT, 30), (Method::DELETE, 40)]
             {
@@ -141,36 +143,56 @@ impl Client {
                 }
                 self.pace(&mut next, 20, i64::try_from(NAMED_CLIENTS).unwrap()).await;
                 match method {
-                    Method::POST => self.post_named(&task, &body).await,
-                    Method::PUT => self.put(topic, &name).await,
+                    Method::POST => stands = self.post_named(&task, &body).await.or(stands),
+                    Method::PUT => stands = self.put(topic, &name, stands).await,
                     _ => self.cancel_named(topic, &name).await,
                 }
             }
         }
     }
 
-    /// A submit without an answer is repeated, which is what names are for.
-    async fn post_named(&mut self, task: &Submit, body: &Value) {
+    /// A submit without an answer is repeated, which is what names are for. The task that the name stands for.
+    async fn post_named(&mut self, task: &Submit, body: &Value) -> Option<Uuid> {
         for _ in 0..TRIES_MAX {
-            let Some(seat) = self.caller.seat() else { return };
+            let seat = self.caller.seat()?;
             let (mut task, mut body) = (task.clone(), body.clone());
             self.ledger.number(&mut task, &mut body);
             let reply = self.caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
-            if !matches!(self.ledger.note_submit(seat.node, task, reply), Outcome::Unknown { .. }) || self.is_over() {
-                return;
+            match self.ledger.note_submit(seat.node, task, reply) {
+                Outcome::Accepted { id, .. } | Outcome::Known { id } => return Some(id),
+                Outcome::Unknown { .. } if !self.is_over() => {}
+                _ => return None,
             }
         }
+        None
     }
 
-    async fn put(&mut self, topic: usize, name: &str) {
+    /// Puts a task in the place of `stands`, and mostly cancels that one by its id then: what is in its place must stay.
+    async fn put(&mut self, topic: usize, name: &str, stands: Option<Uuid>) -> Option<Uuid> {
         let (task, mut body) = self.task_of(topic, Some(name));
-        let Some(seat) = self.caller.seat() else { return };
+        let seat = self.caller.seat()?;
         let fields = body.as_object_mut().expect("a task is an object");
         fields.remove("topic");
         fields.remove("name");
         let path = format!("/v1/topics/{}/tasks/{name}", self.load.topics[topic]);
         let reply = self.caller.send(&seat, Method::PUT, &path, Some(&body)).await;
-        self.ledger.note_submit(seat.node, Submit { is_put: true, ..task }, reply);
+        match self.ledger.note_submit(seat.node, Submit { is_put: true, ..task }, reply) {
+            Outcome::Accepted { id, has_replaced, .. } => {
+                if let Some(former) = stands.filter(|_| has_replaced && self.chance.random_range(0..100) < 70) {
+                    self.cancel_replaced(former).await;
+                }
+                Some(id)
+            }
+            Outcome::Known { id } | Outcome::TooLate { id } => Some(id),
+            Outcome::Refused { .. } => stands,
+            Outcome::Unknown { .. } => None,
+        }
+    }
+
+    async fn cancel_replaced(&mut self, id: Uuid) {
+        let Some(seat) = self.caller.seat() else { return };
+        let reply = self.caller.send(&seat, Method::DELETE, &format!("/v1/tasks/{id}"), None).await;
+        self.ledger.note_cancel(seat.node, Target::Id(id), reply);
     }
 
     async fn cancel_named(&mut self, topic: usize, name: &str) {
@@ -346,6 +368,10 @@ impl Ledger {
             Answer::Said { status, has_retry_after, body } => match (status, body["verdict"].as_str()) {
                 (200, Some("cancelled")) => Verdict::Cancelled { id: id_of(&body["task"]) },
                 (409, Some("too_late")) => Verdict::TooLate { id: id_of(&body["task"]), receipt: receipt_of(&body["task"]) },
+                (409, Some("replaced")) => {
+                    let by = body["replaced_by"].as_str().and_then(|id| id.parse().ok());
+                    Verdict::Replaced { id: id_of(&body["task"]), by }
+                }
                 (404, Some("not_found")) => Verdict::NotFound,
                 _ => match self.refused(Refusal::of(*status, body, *has_retry_after, &[])) {
                     Outcome::Refused { why } => Verdict::Refused { why },

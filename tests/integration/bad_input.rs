@@ -91,6 +91,7 @@ impl Caller<'_> {
             method: method.to_string(),
             path,
             body,
+            key: None,
             status: answer.status,
             answer: answer.text.clone().into_bytes(),
             at: now_ms(),

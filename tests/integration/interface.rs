@@ -89,7 +89,7 @@ async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: 
     let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
     let (method, path) = ("POST".to_owned(), "/v1/tasks/batch".to_owned());
     let answer = answer.text.into_bytes();
-    oracle.take_in(&Call { method, path, body: body.into_bytes(), status: 200, answer, at: now_ms() });
+    oracle.take_in(&Call { method, path, body: body.into_bytes(), key: None, status: 200, answer, at: now_ms() });
     let dead = eventually_some("the tasks are dead letters", DEADLINE, async || {
         let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter").fetch_all(&cluster.sql).await.unwrap();
         (dead.len() == DEAD_COUNT).then_some(dead)
@@ -123,7 +123,8 @@ fn read_record(record: &Path) -> Vec<Call> {
         let bytes = |field: &str| STANDARD.decode(text(field)).unwrap();
         let status = u16::try_from(line["status"].as_u64().unwrap()).unwrap();
         let at = line["at"].as_i64().unwrap();
-        Call { method: text("method"), path: text("path"), body: bytes("body"), status, answer: bytes("answer"), at }
+        let key = line["key"].as_str().map(str::to_owned);
+        Call { method: text("method"), path: text("path"), body: bytes("body"), key, status, answer: bytes("answer"), at }
     };
     text.lines().map(call).collect()
 }

@@ -51,6 +51,7 @@ mod neighbours;
 mod outages;
 mod pool;
 mod refusals;
+mod replaced;
 mod replay;
 mod restart;
 mod row_locks;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::Rules;
 use punctual::domain::{
-    BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Receipt, Record, ShardCount,
-    TaskId, TaskName, TaskState, Timestamp, TopicName,
+    BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
+    ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
 use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
 use punctual::postgres::cancel::Canceller;
@@ -158,6 +158,12 @@ async fn each_cell_of_the_table_of_names_is_true() {
     }
     let replaced = api.task(firsts["scheduled-PUT"].id).await;
     assert_eq!(replaced.state, "cancelled", "what was replaced is cancelled");
+    let stands = api.by_name(Method::GET, &topic, "scheduled-PUT", None).await.json();
+    assert_eq!(replaced.shown["replaced_by"], stands["id"]);
+    for name in ["published-PUT", "dead-PUT", "cancelled-PUT", "scheduled-DELETE", "claimed-PUT"] {
+        let task = api.task(firsts[name].id).await;
+        assert_eq!(task.shown.get("replaced_by"), None, "what was final, or stayed, was not replaced: {}", task.shown);
+    }
     let lines = cluster.count("select count(*) from execlog_cancelled where name in ('scheduled-PUT', 'scheduled-DELETE')").await;
     assert_eq!(lines, 2, "each has its line");
 }
@@ -354,14 +360,19 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     // The one that is certainly not in the topic can be replaced, the other one cannot.
     let replaces = Replaces::new(&claimed.settings, DAY, 1);
     let due_at = now.plus(Duration::from_secs(1800));
-    let replaced = replaces.replace(&named_task("deferred", due_at), false, None).await.unwrap();
+    let successor = named_task("deferred", due_at);
+    let replaced = replaces.replace(&successor, false, None, &Precondition::default()).await.unwrap();
     assert_eq!(replaced, Replacement::Replaced);
-    assert!(matches!(replaces.replace(&named_task("perhaps-sent", due_at), false, None).await, Ok(Replacement::Gone(_))));
+    assert!(matches!(
+        replaces.replace(&named_task("perhaps-sent", due_at), false, None, &Precondition::default()).await,
+        Ok(Replacement::Gone(_))
+    ));
     let states = claimed.cluster.count("select count(*) from execlog_cancelled where name = 'deferred' and attempt = 2").await;
     assert_eq!((states, claimed.cluster.count("select count(*) from task_follow").await), (1, 1));
     let look_up = LookUp::new(&claimed.settings, &ClusterSettings::DEFAULT, 1);
     let view = look_up.task(claimed.tasks[1].id).await.unwrap().unwrap();
     assert_eq!((view.id, view.state), (claimed.tasks[1].id, TaskState::Cancelled));
+    assert_eq!(view.replaced_by, Some(successor.id), "also as the follow-up that it was");
     // A sweep frees what has expired and is final.
     let names = Names::new(&claimed.settings, DAY, 1);
     assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 1, prolonged_count: 0 });
@@ -383,7 +394,7 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let replaces = Replaces::new(&claimed.settings, DAY, 1);
     let waiting = ["cancelled", "held", "moved"].map(|name| named_task(name, now.plus(Duration::from_secs(1800))));
     for task in &waiting {
-        assert_eq!(replaces.replace(task, false, None).await.unwrap(), Replacement::Created);
+        assert_eq!(replaces.replace(task, false, None, &Precondition::default()).await.unwrap(), Replacement::Created);
     }
     // A replacement locks the entry first and the row then: a cancel that waited for the entry of its row would be in a circle with it.
     let mut holder = claimed.cluster.sql.begin().await.unwrap();
@@ -404,7 +415,10 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     };
     forget("execlog_cancelled").await.unwrap();
     assert_eq!(DeadLetters::new(&claimed.settings, DAY, 1).redrive(claimed.tasks[1].id).await.unwrap().map(|_| ()), Some(()));
-    assert_eq!(replaces.replace(&named_task("moved", now.plus(DAY / 24)), false, None).await.unwrap(), Replacement::Created);
+    assert_eq!(
+        replaces.replace(&named_task("moved", now.plus(DAY / 24)), false, None, &Precondition::default()).await.unwrap(),
+        Replacement::Created
+    );
     let scheduled = Some(TaskState::Scheduled);
     assert_eq!(known().await, [dead, scheduled, published, cancelled, scheduled]);
     for table in ["dead_letter", "task", "task_follow", "execlog_batch"] {
@@ -539,7 +553,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
             match answer.verdict().as_str() {
                 "cancelled" => drop(told.cancelled.insert(task.unwrap())),
                 "too_late" => drop(told.cancel_too_late.insert(task.unwrap())),
-                _not_found => told.not_found += 1,
+                "not_found" => told.not_found += 1,
+                other => panic!("a cancel by name is about the task that the name stands for now: {other}"),
             }
         } else {
             // Mostly within the window, so that many are claimed before the next request for their name: else nearly all are replaced.

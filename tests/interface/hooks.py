@@ -97,6 +97,13 @@ def is_beyond_schema(case, response):
     return any(isinstance(name, str) and len(name.encode()) > 255 for name in names)
 
 
+def is_named_twice(response):
+    """A key beside another name. The schemas of a header and of a body cannot speak of each other."""
+    if response.status_code != 400 or problem_of(response) != "conflicting-fields":
+        return False
+    return json.loads(response.content).get("field") == "idempotency-key"
+
+
 def is_made_up_cursor(response):
     """A cursor is what the page before has given, for the same filters; no schema can say so."""
     return response.status_code == 400 and problem_of(response) == "invalid-value" and json.loads(response.content).get("field") == "cursor"
@@ -127,7 +134,7 @@ def filter_failure(context, failure, case, response):
     """True where the failure is one."""
     kind = type(failure).__name__
     if kind == "RejectedPositiveData":
-        return not (is_refused_by_cluster(response) or is_beyond_schema(case, response) or is_made_up_cursor(response))
+        return not (is_refused_by_cluster(response) or is_beyond_schema(case, response) or is_made_up_cursor(response) or is_named_twice(response))
     if kind == "AcceptedNegativeData":
         return not is_refused(case, response)
     if kind == "UseAfterFree":
@@ -146,12 +153,19 @@ def text_of(body):
     return base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode()
 
 
+def key_of(request):
+    """The header of bytes or of text, as the node reads it."""
+    key = request.headers.get("Idempotency-Key")
+    return key.decode() if isinstance(key, bytes) else key
+
+
 @schemathesis.hook
 def after_call(context, case, response):
     line = {
         "method": response.request.method,
         "path": response.request.path_url,
         "body": text_of(response.request.body),
+        "key": key_of(response.request),
         "status": response.status_code,
         "answer": text_of(response.content),
         "at": int(time.time() * 1000),
@@ -162,5 +176,5 @@ def after_call(context, case, response):
 
 @schemathesis.hook
 def after_network_error(context, case, request):
-    RECORD.write(json.dumps({"method": request.method, "path": request.path_url, "body": text_of(request.body), "status": 0, "answer": "", "at": 0}) + "\n")
+    RECORD.write(json.dumps({"method": request.method, "path": request.path_url, "body": text_of(request.body), "key": key_of(request), "status": 0, "answer": "", "at": 0}) + "\n")
     RECORD.flush()

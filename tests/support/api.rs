@@ -66,6 +66,20 @@ impl Api {
         Ok(Answer { status, headers, text: response.text().await? })
     }
 
+    /// As [`Self::send`], with headers.
+    pub async fn send_with(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Answer {
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Answer { status, headers, text: response.text().await.unwrap() }
+    }
+
     pub async fn send(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Answer {
         let answer = self.try_send(method.clone(), path, body).await;
         answer.unwrap_or_else(|error| panic!("{method} {}{path}: {error:?}", self.base))
@@ -183,7 +197,7 @@ impl Answer {
         let verdict = verdict.unwrap_or_else(|| panic!("no verdict in {:?}", self.text));
         let status = match verdict.as_str() {
             "cancelled" => 200,
-            "too_late" => 409,
+            "too_late" | "replaced" => 409,
             "not_found" => 404,
             other => panic!("no such verdict: {other}"),
         };

@@ -23,6 +23,8 @@ pub struct Call {
     /// With its query, percent-encoded.
     pub path: String,
     pub body: Vec<u8>,
+    /// The header `Idempotency-Key`.
+    pub key: Option<String>,
     pub status: u16,
     pub answer: Vec<u8>,
     /// When it was answered, in milliseconds since the epoch.
@@ -96,7 +98,10 @@ impl Oracle {
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         match (call.method.as_str(), segments.as_slice()) {
             ("POST", ["v1", "tasks"]) => {
-                let members = serde_json::from_slice(&call.body).unwrap();
+                let mut members: Members = serde_json::from_slice(&call.body).unwrap();
+                if let Some(key) = &call.key {
+                    members.insert("name".to_owned(), name_of(key));
+                }
                 self.submitted(call.status, &answer_of(call), &members);
             }
             ("POST", ["v1", "tasks", "batch"]) => self.submitted_many(call),
@@ -369,6 +374,14 @@ impl Range {
 
 fn answer_of(call: &Call) -> Value {
     serde_json::from_slice(&call.answer).unwrap()
+}
+
+/// The name that a key stands for, as JSON: the content of a string of RFC 8941, or the key as it is.
+fn name_of(key: &str) -> Box<RawValue> {
+    let quoted = key.trim().strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    // Both of its escapes are JSON's as well.
+    let name = quoted.map_or_else(|| key.trim().to_owned(), |quoted| serde_json::from_str(&format!("\"{quoted}\"")).unwrap());
+    serde_json::value::to_raw_value(&name).unwrap()
 }
 
 fn text_of(value: &RawValue) -> String {

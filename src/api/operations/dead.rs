@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{CURSOR, DUE_FROM, DUE_TO, ID, LIMIT, OF_TOPIC};
+use super::parameters::{CURSOR, DUE_FROM, DUE_TO, ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID, LIMIT, OF_TOPIC};
 use crate::api::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
 use crate::api::problem_type::ProblemType as P;
 
@@ -59,10 +59,10 @@ pub const DROP: Operation = Operation {
     tag: Tag::Dead,
     summary: "Drop a dead letter",
     description: "For good: it cannot be put back any more, and why it died is gone. The task can still be looked up, with what it carried until that is forgotten.",
-    parameters: &[ID],
+    parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Task", "The dead letter that was dropped.")],
-    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::RequestTimeout, P::PreconditionFailed, P::Unavailable, P::OutcomeUnknown],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };
 

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{NAME, TOPIC};
+use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, TOPIC};
 use crate::api::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
 use crate::api::problem_type::ProblemType as P;
 
@@ -16,8 +16,9 @@ pub const REPLACE: Operation = Operation {
     summary: "Create or replace the task of a name",
     description: "The way to move a task to another time, or to change its payload. In one transaction the old task is withdrawn for good (it ends as \
                   `cancelled`) and the new one, with an id of its own, is there. When the old one is on its way already, nothing is changed (409). When it is \
-                  final, or the name is unknown, a new task is created (201). Repeating it is safe until the task is due.",
-    parameters: &[TOPIC, NAME],
+                  final, or the name is unknown, a new task is created (201). Repeating it is safe until the task is due. `If-None-Match: *` only creates, \
+                  `If-Match` only replaces the task that is meant; which task the name stands for is decided in that same transaction.",
+    parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
         schema: "NewNamedTask",
         examples: &[Example {
@@ -32,6 +33,7 @@ pub const REPLACE: Operation = Operation {
     ],
     problems: &[
         P::TooLate,
+        P::PreconditionFailed,
         P::MissingField,
         P::ConflictingFields,
         P::UnknownTopic,
@@ -61,10 +63,19 @@ pub const CANCEL: Operation = Operation {
     id: "cancelTaskByName",
     tag: Tag::Names,
     summary: "Cancel the task of a name",
-    description: "The task that the name stands for at that moment, with the same verdicts as by its id.",
-    parameters: &[TOPIC, NAME],
+    description: "The task that the name stands for at that moment, with the same verdicts as by its id, but for `replaced`: the task in \
+                  the place of another is the one that is meant. With `If-Match`, only if it is that task.",
+    parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
-    problems: &[P::InvalidValue, P::TaskNotFound, P::RequestTimeout, P::TooLate, P::Unavailable, P::OutcomeUnknown],
+    problems: &[
+        P::InvalidValue,
+        P::TaskNotFound,
+        P::RequestTimeout,
+        P::TooLate,
+        P::PreconditionFailed,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: Sample { before: A_NAMED_TASK, path: PATH },
 };

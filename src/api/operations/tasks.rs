@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::ID;
+use super::parameters::{ID, IDEMPOTENCY_KEY, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID};
 use crate::api::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
 use crate::api::problem_type::ProblemType as P;
 
@@ -14,7 +14,7 @@ pub const SUBMIT: Operation = Operation {
                   name is answered, whatever the body says, so that a submit can be repeated: 200 does not say that it will be published, its `state` does (a task that \
                   was cancelled stays so; PUT by name schedules anew). A task that is due within the window (200 ms unless set \
                   otherwise) is `claimed` from the start and can no longer be cancelled.",
-    parameters: &[],
+    parameters: &[IDEMPOTENCY_KEY],
     body: Some(RequestBody {
         schema: "NewTask",
         examples: &[
@@ -92,7 +92,7 @@ pub const LOOK_UP: Operation = Operation {
     tag: Tag::Tasks,
     summary: "Look a task up",
     description: "Its state, and its receipt once it was published; headers and payload while they are kept. A task can be looked up for days after its end \
-                  (`--receipt-retention`), also when it was cancelled.",
+                  (`--receipt-retention`), also when it was cancelled. Of one that a PUT by name has replaced, `replaced_by` names the task in its place.",
     parameters: &[ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Task", "The task.")],
@@ -105,11 +105,20 @@ pub const CANCEL: Operation = Operation {
     tag: Tag::Tasks,
     summary: "Cancel a task",
     description: "The answer has a verdict. `cancelled` (200): no record of the task exists, or ever will; a repeated cancel says so again. `too_late` (409): it \
-                  was published, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic. `not_found` (404).",
-    parameters: &[ID],
+                  was published, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic. `replaced` \
+                  (409): a PUT by name has put another task in its place, which `replaced_by` names and which was not cancelled. `not_found` (404).",
+    parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
-    problems: &[P::TaskNotFound, P::RequestTimeout, P::TooLate, P::Unavailable, P::OutcomeUnknown],
+    problems: &[
+        P::TaskNotFound,
+        P::RequestTimeout,
+        P::TooLate,
+        P::Replaced,
+        P::PreconditionFailed,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: Sample { before: A_TASK, path: "$task" },
 };
 

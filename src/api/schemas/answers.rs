@@ -45,6 +45,7 @@ fn task() -> Value {
         "key_base64": described("Base64", "The record's key, when it is not UTF-8."),
         "due_at": described("Moment", "The due time that was asked for; if that was past, the moment of the submit."),
         "state": reference("TaskState"),
+        "replaced_by": described("TaskId", "The task in its place, when a PUT by name has replaced it: the last one, if that was replaced as well. It is followed through 10,000 replacements; what is named then was replaced, too."),
         "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. Missing when only the state is known." },
         "receipt": reference("Receipt"),
         "headers": described("Headers", "As submitted (bytes that are text are answered as text), and the `traceparent` of the request where the task brought none."),
@@ -271,8 +272,10 @@ fn problem() -> Value {
         "field": { "type": "string", "description": "The field that it is about, as a path from the top of the body, such as `tasks[3].due_at`." },
         "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds after which it is worth to ask again; of all 429 and 503." },
         "request_id": { "type": "string", "description": "That of the header `x-request-id`, for the operator: the log has it at level debug. Not of a task of a batch." },
-        "verdict": { "enum": ["too_late", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
-        "task": described("Task", "The task that could not be stopped."),
+        "verdict": { "enum": ["too_late", "replaced", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
+        "replaced_by": described("TaskId", "Of `replaced`: the task that stands in the place of the one that was meant."),
+        "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. Missing when it stands for none."),
+        "task": described("Task", "The task that could not be stopped, or that was replaced."),
         "missing": { "type": "array", "items": reference("Missing"), "description": "Of `/readyz`: what is missing." },
     });
     object("What is wrong (RFC 9457).", &["type", "title", "status", "detail"], &properties)

@@ -68,6 +68,7 @@ pub const SUBMIT_EXAMPLES: &str = r#"Examples:
   punctual submit --topic orders --delay 30m --payload '{"order": 17}' --key 17
   punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 --payload-text hello --name order-17
   punctual submit --topic orders --name order-17 --delay 2h --payload-text later --replace
+  punctual submit --topic orders --name order-17 --delay 2h --payload-text first --replace --if-absent
   punctual submit --topic orders --delay 1d --tombstone --key 17
 
   Many at once: a file with one task a line, as POST /v1/tasks takes it.
@@ -88,6 +89,7 @@ pub const CANCEL_EXAMPLES: &str = "\
 Examples:
   punctual cancel 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --name order-17
+  punctual cancel --topic orders --name order-17 --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --due-from 2030-01-31T00:00:00Z --due-to 2030-02-01T00:00:00Z --dry-run
   punctual cancel --topic orders --yes";
 

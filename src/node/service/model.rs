@@ -23,8 +23,8 @@ use super::{
     Trouble, Verdict,
 };
 use crate::domain::{
-    Cursor, Kept, List, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView,
-    Timestamp, TopicName,
+    Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState,
+    TaskView, Timestamp, TopicName,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -91,8 +91,16 @@ impl Model {
         Ok(Accepted { id, state, is_new: true })
     }
 
-    pub async fn replace(&self, draft: Draft, _arrived_at: Option<Timestamp>) -> Result<Placed, Refusal> {
+    pub async fn replace(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        _arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
         let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
+        if !condition.allows(former) {
+            return Ok(Placed::Unmet(former));
+        }
         let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
         let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
         if let Some(task) = former.filter(|task| task.state == TaskState::Claimed) {
@@ -104,6 +112,7 @@ impl Model {
             Ok(accepted) if is_pending => {
                 if let Some((_, id)) = old {
                     self.set_state(id, TaskState::Cancelled);
+                    self.set_replaced_by(id, accepted.id);
                 }
                 Ok(Placed::Replaced(accepted.id))
             }
@@ -123,6 +132,12 @@ impl Model {
         lock(&self.tasks).iter_mut().filter(|task| task.id == id).for_each(|task| task.state = state);
     }
 
+    /// Also of those that `id` had replaced: each shows the last one.
+    fn set_replaced_by(&self, id: TaskId, last: TaskId) {
+        let is_before = |task: &&mut TaskView| task.id == id || task.replaced_by == Some(id);
+        lock(&self.tasks).iter_mut().filter(is_before).for_each(|task| task.replaced_by = Some(last));
+    }
+
     pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
         match self.named(topic, name) {
             Some(id) => self.look_up(id).await,
@@ -130,8 +145,9 @@ impl Model {
         }
     }
 
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName) -> Result<Verdict, Trouble> {
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
         match self.named(topic, name) {
+            Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
             Some(id) => self.cancel(id).await,
             None => Ok(Verdict::NotFound),
         }
@@ -142,13 +158,10 @@ impl Model {
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
             return Ok(Verdict::NotFound);
         };
-        match task.state {
-            TaskState::Scheduled | TaskState::Cancelled => {
-                task.state = TaskState::Cancelled;
-                Ok(Verdict::Cancelled(task.clone()))
-            }
-            TaskState::Claimed | TaskState::Published | TaskState::Dead => Ok(Verdict::TooLate(task.clone())),
+        if task.state == TaskState::Scheduled {
+            task.state = TaskState::Cancelled;
         }
+        Verdict::of_look(Some(task.clone())).ok_or_else(|| Trouble::Unavailable { reason: "never in a model".to_owned() })
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
@@ -318,6 +331,7 @@ fn view_of(task: NewTask) -> TaskView {
         topic: task.record.topic,
         name: task.name.map(|name| name.to_string()),
         state,
+        replaced_by: None,
         attempt: 1,
         receipt: (state == TaskState::Published).then_some(receipt),
         kept: Some(kept),

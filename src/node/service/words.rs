@@ -40,6 +40,8 @@ pub enum Placed {
     Replaced(TaskId),
     /// Nothing was changed: this is the task that can no longer be stopped.
     TooLate(Box<TaskView>),
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    Unmet(Option<TaskId>),
 }
 
 /// Why a draft was not stored. Nothing of it is stored unless it says so.
@@ -90,7 +92,27 @@ pub enum Verdict {
     Cancelled(TaskView),
     /// It was published, is on its way, or is a dead letter.
     TooLate(TaskView),
+    /// A PUT by name has put another task in its place, which this did not cancel.
+    Replaced(TaskView),
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    Unmet(TaskId),
     NotFound,
+}
+
+impl Verdict {
+    /// What a cancel says of a task that it did not take out, by what a look-up says of it. `None`: it is being moved from one table to another.
+    pub fn of_look(task: Option<TaskView>) -> Option<Self> {
+        // Too late, cancelled before, or never there.
+        let Some(task) = task else { return Some(Self::NotFound) };
+        match task.state {
+            TaskState::Cancelled if task.replaced_by.is_some() => Some(Self::Replaced(task)),
+            TaskState::Cancelled => Some(Self::Cancelled(task)),
+            TaskState::Claimed | TaskState::Published | TaskState::Dead => Some(Self::TooLate(task)),
+            // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
+            TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),
+            TaskState::Scheduled => None,
+        }
+    }
 }
 
 /// Why a call that submits nothing has no answer.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, TaskName, Timestamp, TopicName};
+use punctual::domain::{Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName};
 use punctual::postgres::replace::{Replacement, Replaces};
 use punctual::postgres::submit_named::{Group, NamedSubmits};
 use punctual::postgres::{Error, Settings};
@@ -46,10 +46,10 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
             run(&mut holder, "begin; select from task_name for update").await;
             let news = [task("n", due_at), task("n", due_at)];
             if has_rule {
-                let replaces = Replaces::new(&stage.settings, PATIENCE, 2);
+                let (replaces, any) = (Replaces::new(&stage.settings, PATIENCE, 2), Precondition::default());
                 let (one, other, is_staged) = tokio::join!(
-                    replaces.replace(&news[0], false, None),
-                    replaces.replace(&news[1], false, None),
+                    replaces.replace(&news[0], false, None, &any),
+                    replaces.replace(&news[1], false, None, &any),
                     stage.release_within(STAGED_WITHIN_A_SECOND, 2, &mut holder, "commit")
                 );
                 if !is_staged {

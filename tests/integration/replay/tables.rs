@@ -13,7 +13,7 @@ select 'batch ' || batch || ' ' || coalesce(owner::text, '-') || ' ' || (settled
   (select string_agg(u.id || ':' || coalesce(u.outcome, 0), ',' order by u.id) from unnest(ids, outcomes) as u (id, outcome))
 from execlog_batch
 union all select 'payload ' || batch || ' ' || cardinality(topics) from execlog_payload
-union all select 'cancelled ' || id from execlog_cancelled
+union all select 'cancelled ' || id || ' ' || coalesce(replaced_by::text, '-') from execlog_cancelled
 union all select 'dead ' || id from dead_letter
 union all select 'follow ' || first_id || ' ' || row_id || ' ' || maybe_sent from task_follow
 union all select 'name ' || id || ' ' || row_id from task_name

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Receipt, Record, Shard, ShardCount,
-    TaskId, TaskName, TaskState, Timestamp, TopicName,
+    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
+    Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
 use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
 use punctual::postgres::adopt::Adoptions;
@@ -171,7 +171,11 @@ impl World {
             lines.push(format!("payload {} {}", self.batch_id(number).uuid(), tasks.len()));
         }
         for task in 0..TASKS {
-            lines.extend((0..db.cancelled[task]).map(|_| format!("cancelled {}", first(task).uuid())));
+            let successor = match db.replaced_by[task] {
+                0 => "-".to_owned(),
+                successor => first(usize::from(successor)).uuid().to_string(),
+            };
+            lines.extend((0..db.cancelled[task]).map(|_| format!("cancelled {} {successor}", first(task).uuid())));
             lines.extend((db.dead_letters >> task & 1 == 1).then(|| format!("dead {}", first(task).uuid())));
             lines.extend(db.follow[task].map(|follow| {
                 format!("follow {} {} {}", first(task).uuid(), id(usize::from(follow.row)).uuid(), follow.maybe_sent)
@@ -414,12 +418,12 @@ impl World {
         };
         let new = self.new_task(protocol, put + 1);
         let is_far = next.db.far & !state.db.far != 0;
-        let done = self.replaces.replace(&new, is_far, over).await.unwrap();
+        let done = self.replaces.replace(&new, is_far, over, &Precondition::default()).await.unwrap();
         let is_as_expected = match done {
             Replacement::Created => next.puts[put] == Put::Done && next.db.cancelled == state.db.cancelled,
             Replacement::Replaced => next.puts[put] == Put::Done && next.db.cancelled != state.db.cancelled,
             Replacement::Gone(_) => matches!(next.puts[put], Put::Gone { .. }),
-            Replacement::Overtaken => false,
+            Replacement::Overtaken | Replacement::Unmet(_) => false,
         };
         assert!(is_as_expected, "{done:?} is not {:?}", next.puts[put]);
     }

@@ -185,7 +185,7 @@ impl Protocol {
         {
             return self.put_in_place(state, put);
         }
-        if self.take_out(&mut state.db, usize::from(row), true) {
+        if self.replace(state, put, usize::from(row), true) {
             return self.put_in_place(state, put);
         }
         state.puts[put] = Put::LookedFar { row };
@@ -195,11 +195,20 @@ impl Protocol {
     fn put_near(&self, state: &mut State, put: usize) -> Option<()> {
         let Put::LookedFar { row } = state.puts[put] else { return None };
         let row_now = usize::from(row);
-        if self.take_out(&mut state.db, row_now, false) || self.is_final(state, row_now) {
+        if self.replace(state, put, row_now, false) || self.is_final(state, row_now) {
             return self.put_in_place(state, put);
         }
         state.puts[put] = Put::Gone { row, looks: 1 };
         Some(())
+    }
+
+    /// The row goes, and its line says which task takes its place.
+    fn replace(&self, state: &mut State, put: usize, row: usize, is_far: bool) -> bool {
+        let is_taken = self.take_out(&mut state.db, row, is_far);
+        if is_taken {
+            state.db.replaced_by[task_of(row)] = u8::try_from(put + 1).unwrap();
+        }
+        is_taken
     }
 
     /// `is the task of a name final`, of a row that is in neither table.

@@ -151,6 +151,7 @@ impl Model for Protocol {
             leaf: Leaf::Attached,
             batches: [NO_BATCH; BATCHES],
             cancelled: [0; TASKS],
+            replaced_by: [0; TASKS],
             dead_letters: 0,
             follow: [None; TASKS],
             entry: None,

@@ -11,6 +11,7 @@ pub const FROM_A_CLAIM: &str = "a record is handed over only from a committed cl
 pub const ONE_FINAL_LINE: &str = "each task ends in exactly one final line";
 pub const DUPLICATES: &str = "a duplicate only after a lost acknowledgement or a declared death";
 pub const TRUE_VERDICT: &str = "a cancel says too late only when it was";
+pub const REPLACED_BY: &str = "what was replaced is cancelled, and what is in its place was accepted";
 pub const TRUE_RECEIPT: &str = "what is settled as published is in the topic";
 pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub const IN_BOUNDS: &str = "the bounds of the model are wide enough";
@@ -56,6 +57,10 @@ impl Protocol {
             }
             if db.cancelled[task] > 0 && state.sent[task] > 0 {
                 return Some(CANCELLED_UNSENT);
+            }
+            let successor = db.replaced_by[task];
+            if successor != 0 && (db.cancelled[task] != 1 || state.accepted >> successor & 1 == 0) {
+                return Some(REPLACED_BY);
             }
             if lines + pending != 1 {
                 return Some(IN_ONE_PLACE);

@@ -103,6 +103,8 @@ pub struct Database {
     pub batches: [Batch; BATCHES],
     /// Lines of cancelled tasks.
     pub cancelled: [u8; TASKS],
+    /// The task that was put in the place of each; 0: none, for the first task of a name replaces nothing.
+    pub replaced_by: [u8; TASKS],
     pub dead_letters: Set,
     pub follow: [Option<Follow>; TASKS],
     /// The entry of the one name: its row.
