@@ -5,7 +5,7 @@
 //! - [`Topics`] knows which topics there are and what they take. Its one thread also finds out whether a broker can be reached at all: [`Contact`].
 //! - A [`Reader`] is the other side of a topic, for `bench` alone.
 //!
-//! Nothing here retries beyond what librdkafka does within the publish deadline, and nothing here decides what a fate means for a task.
+//! Nothing here retries beyond what librdkafka does until a record is taken back, and nothing here decides what a fate means for a task.
 
 mod compression;
 mod contact;
@@ -13,9 +13,11 @@ mod context;
 mod fate;
 mod hooks;
 mod metrics;
+mod patience;
 mod producer;
 mod reader;
 mod settings;
+mod signs;
 mod topics;
 
 pub use compression::{Codec, TopicCompression};

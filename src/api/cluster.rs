@@ -29,6 +29,7 @@ struct ClusterJson<'a> {
     /// Null before it was counted.
     backlog: Option<BacklogJson>,
     parked_topics: Vec<ParkedJson<'a>>,
+    throttled: bool,
     /// What the node that answers lacks to be ready.
     missing: Vec<MissingJson<'a>>,
 }
@@ -81,6 +82,7 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         nodes: view.nodes.iter().map(node_of).collect(),
         backlog: view.backlog.as_ref().map(backlog_of),
         parked_topics: view.parked_topics.iter().map(parked_of).collect(),
+        throttled: view.is_throttled,
         missing: view.missing.iter().map(MissingJson::of).collect(),
     }
 }

@@ -307,7 +307,8 @@ impl Site<'_> {
         let membership = self.start_membership(&clock, &holdings, &progress);
         let contact = parts.contact.clone();
         let gate = Arc::new(Gate::new(Arc::clone(&clock), contact.clone(), tasks.draining.clone(), membership.trust()));
-        let reports = Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact.clone(), parts.metrics.clone());
+        let deadline = settings.kafka.publish_deadline;
+        let reports = Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact.clone(), parts.metrics.clone(), deadline);
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),
             parts.kafka.clone(),
@@ -408,6 +409,7 @@ impl Site<'_> {
             publisher: Arc::clone(&core.publisher),
             topics: parts.topics.clone(),
             silence_max: self.silence_max(),
+            publish_deadline: self.settings.kafka.publish_deadline,
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn("topics", topic_keeper.run());

@@ -169,10 +169,10 @@ pub(super) struct Kafka {
     /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a millisecond.
     #[arg(long, env = "PUNCTUAL_LINGER", value_name = "SPAN", default_value = "500us")]
     pub linger: String,
-    /// After this long without an acknowledgement a record's task is deferred: it is tried again later, as a new attempt. From 1s to 10m.
+    /// After this long without an acknowledgement, while Kafka answers others, a record's task is deferred: it is tried again later, as a new attempt. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_PUBLISH_DEADLINE", value_name = "SPAN", default_value = "30s")]
     pub publish_deadline: String,
-    /// A topic that Kafka has denied for so long without a break is given up on: its tasks become dead letters. From 1s to 30d.
+    /// A topic that Kafka has denied, or refused this node the right to write to, for so long without a break is given up on: its tasks become dead letters. From 1s to 30d.
     #[arg(long, env = "PUNCTUAL_TOPIC_DENIAL_MAX", value_name = "SPAN", default_value = "5m")]
     pub topic_denial_max: String,
 }

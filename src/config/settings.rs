@@ -42,7 +42,7 @@ pub struct Kafka {
     pub properties: Vec<Property>,
     pub linger: Duration,
     pub publish_deadline: Duration,
-    /// A topic that metadata has denied for so long is given up on.
+    /// A topic that metadata has denied for so long, or that may not be written to, is given up on.
     pub topic_denial_max: Duration,
 }
 

@@ -9,8 +9,10 @@ pub enum Failure {
     Unknown,
     /// The batch in which it travelled was refused, which says nothing of this record: it can be sent alone.
     BatchRefused,
-    /// Too large, malformed, or not allowed: it will not pass when repeated as it is.
+    /// Too large or malformed: it will not pass when repeated as it is.
     RefusedForGood,
     /// Its topic or partition does not take records just now.
     Unavailable,
+    /// This node may not write to its topic, just now.
+    Forbidden,
 }

@@ -15,7 +15,7 @@ const DOUBT_PAUSE: Duration = Duration::from_secs(300);
 pub struct Circumstances {
     /// Its batch is no longer this node's.
     pub is_given_up: bool,
-    /// Its producer was replaced, or no broker can be reached: its topic is not to blame.
+    /// Its producer was replaced, no broker can be reached, or it was taken back before its deadline: its topic is not to blame.
     pub is_blameless: bool,
     /// The topic has been denied for so long that it is given up on.
     pub is_topic_gone: bool,
@@ -40,8 +40,8 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
         Failure::BatchRefused => Remedy::Alone,
         Failure::RefusedForGood => Remedy::GiveUp,
         _ if circumstances.is_blameless => Remedy::Later,
-        Failure::Unavailable if circumstances.is_topic_gone => Remedy::GiveUp,
-        Failure::Unavailable | Failure::NotSent | Failure::Unknown => Remedy::Defer,
+        Failure::Unavailable | Failure::Forbidden if circumstances.is_topic_gone => Remedy::GiveUp,
+        Failure::Unavailable | Failure::Forbidden | Failure::NotSent | Failure::Unknown => Remedy::Defer,
     }
 }
 
@@ -58,7 +58,7 @@ pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
 pub enum Defect {
     /// It has failed for good, or has lost track of a partition: it gets nothing more out.
     Failed,
-    /// A record of it had no answer until its deadline, though Kafka is there. A partition may be slow; or this producer may be wrong about a partition that
+    /// A record of it had no answer until its deadline, though Kafka is there and not slow. Its partition may be in trouble; or this producer may be wrong about a partition that
     /// others can reach, and no sign tells that apart.
     Doubt,
 }
@@ -105,8 +105,10 @@ mod tests {
     #[test]
     fn only_what_is_refused_for_good_and_what_has_no_topic_any_more_is_given_up() {
         assert_eq!(remedy(Failure::RefusedForGood, PLAIN), Remedy::GiveUp);
-        assert_eq!(remedy(Failure::Unavailable, Circumstances { is_topic_gone: true, ..PLAIN }), Remedy::GiveUp);
-        for failure in [Failure::Unavailable, Failure::NotSent, Failure::Unknown] {
+        for failure in [Failure::Unavailable, Failure::Forbidden] {
+            assert_eq!(remedy(failure, Circumstances { is_topic_gone: true, ..PLAIN }), Remedy::GiveUp);
+        }
+        for failure in [Failure::Unavailable, Failure::Forbidden, Failure::NotSent, Failure::Unknown] {
             assert_eq!(remedy(failure, PLAIN), Remedy::Defer);
         }
         for failure in [Failure::NotSent, Failure::Unknown] {

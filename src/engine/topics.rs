@@ -10,6 +10,9 @@
 //! ```
 //!
 //! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one claim's worth of it is let through.
+//!
+//! A slow Kafka is not a dead topic ([`Pace`]): silence counts against a topic only while Kafka keeps its pace, and only once it is longer than twice what the
+//! records that were acknowledged lately have waited. While Kafka throttles this node, each topic may have in flight about what went out of it lately.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -27,6 +30,26 @@ pub struct Settings {
     /// Bytes of one topic that may be in flight.
     pub bytes_max: usize,
 }
+
+/// How Kafka takes records just now; the slowest last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Pace {
+    /// It answers.
+    #[default]
+    Steady,
+    /// A broker has requests that it has not answered for seconds: it may answer them yet.
+    Stalled,
+    /// Brokers say that they hold this node's requests back by a quota.
+    Throttled,
+}
+
+/// What happened lately is what happened in this period and the one before.
+const PERIOD: Duration = Duration::from_secs(5);
+/// A topic may have so many bytes in flight however little went out of it: one request.
+const THROTTLED_BYTES_MIN: usize = 128 << 10;
+
+/// Refusals of a topic so far apart still count as unbroken: a task that is put off comes back after a minute at most, and a probe needs one.
+const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 
 /// A topic that is given up on is known to be so for at least so long: longer than the pause before any attempt (60 s), or a task that was put off would never
 /// meet it.
@@ -55,8 +78,12 @@ struct Topic {
     refused_since: Option<Monotonic>,
     /// Why the last of its records that failed did, unless one was acknowledged since.
     reason: Option<String>,
+    /// Since when, and until when, each of its records was refused for a right that is missing, without a break.
+    forbidden: Option<(Monotonic, Monotonic)>,
     /// It has come to its bound, and is not yet a quarter below it.
     is_full: bool,
+    /// Bytes that went out of it in this period, and in the one before.
+    bytes_out: [usize; 2],
 }
 
 /// What to do about a topic.
@@ -69,7 +96,9 @@ pub enum Action {
     Denied(TopicName, Duration),
     /// It takes records again: sweep for what was left.
     Unparked(TopicName),
-    /// It does not exist, and did not for so long that its tasks are given up on: sweep for them.
+    /// Kafka refuses its records for a right that is missing: in so long its tasks are given up on, if it goes on doing so.
+    Forbidden(TopicName, Duration),
+    /// It does not exist or may not be written to, and did not or might not for so long that its tasks are given up on: sweep for them.
     Gone(TopicName),
 }
 
@@ -106,6 +135,40 @@ impl Topic {
         matches!(self.state, State::Gone { .. })
     }
 
+    /// Bytes that it may have in flight.
+    fn bytes_max(&self, settings: Settings, pace: Pace) -> usize {
+        match pace {
+            Pace::Steady | Pace::Stalled => settings.bytes_max,
+            Pace::Throttled => {
+                let lately = self.bytes_out[0].saturating_add(self.bytes_out[1]);
+                lately.max(THROTTLED_BYTES_MIN).min(settings.bytes_max)
+            }
+        }
+    }
+
+    fn fill(&mut self, settings: Settings, pace: Pace) {
+        self.is_full |= self.tasks >= settings.tasks_max || self.bytes >= self.bytes_max(settings, pace);
+    }
+
+    fn drain(&mut self, settings: Settings, pace: Pace) {
+        self.is_full &= self.tasks > settings.tasks_max / 4 * 3 || self.bytes > self.bytes_max(settings, pace) / 4 * 3;
+    }
+
+    /// Silence until `now` says nothing about the topic.
+    const fn excuse(&mut self, now: Monotonic) {
+        self.heard_at = now;
+        if let State::Probing { since } = &mut self.state {
+            *since = now;
+        }
+    }
+
+    fn give_up(&mut self, now: Monotonic, silence_max: Duration) {
+        self.state = State::Gone { look_at: now.plus(silence_max) };
+        self.parked_since.get_or_insert(now);
+        // What is to be given up is found by a sweep: until then this must not be forgotten, idle though the topic is.
+        self.heard_at = now;
+    }
+
     fn is_left_out_for_now(&self) -> bool {
         self.is_full && matches!(self.state, State::Healthy | State::Gone { .. })
     }
@@ -120,6 +183,8 @@ impl Topic {
 pub enum Sight {
     There,
     Denied,
+    /// It is not shown to this node, for a right that is missing.
+    Forbidden,
     /// Kafka did not answer.
     Unknown,
 }
@@ -129,16 +194,39 @@ pub enum Sight {
 pub struct Topics {
     settings: Settings,
     topics: HashMap<TopicName, Topic>,
+    pace: Pace,
+    /// The longest that a record of any topic, acknowledged in this period or in the one before, had waited for it.
+    waits: [Duration; 2],
+    period_began_at: Monotonic,
 }
 
 impl Topics {
     pub fn new(settings: Settings) -> Self {
-        Self { settings, topics: HashMap::new() }
+        Self {
+            settings,
+            topics: HashMap::new(),
+            pace: Pace::Steady,
+            waits: [Duration::ZERO; 2],
+            period_began_at: Monotonic::default(),
+        }
+    }
+
+    /// How Kafka takes records from now on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        for topic in self.topics.values_mut() {
+            topic.fill(self.settings, pace);
+            topic.drain(self.settings, pace);
+        }
+    }
+
+    pub const fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// Records are held from now on.
     pub fn held(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
-        let settings = self.settings;
+        let (settings, pace) = (self.settings, self.pace);
         let entry = self.entry(topic, now);
         if entry.tasks == 0 {
             entry.heard_at = now;
@@ -148,7 +236,7 @@ impl Topics {
         }
         entry.tasks = entry.tasks.saturating_add(tasks);
         entry.bytes = entry.bytes.saturating_add(bytes);
-        entry.is_full |= entry.tasks >= settings.tasks_max || entry.bytes >= settings.bytes_max;
+        entry.fill(settings, pace);
     }
 
     /// A record was refused for its topic's sake: the topic, or its partition, does not take any just now.
@@ -160,6 +248,26 @@ impl Topics {
         if matches!(entry.state, State::Probing { .. }) {
             entry.state = State::Parked { probe_at };
         }
+    }
+
+    /// A record was refused because this node may not write to its topic. Metadata need not say so, hence the refusals are the evidence: a probe is
+    /// refused each time, and a topic that is refused without a break for as long as a missing one is denied is given up on like it.
+    pub fn forbidden(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
+        self.refused(topic, now);
+        let Settings { silence_max, denial_max, .. } = self.settings;
+        let entry = self.topics.get_mut(topic)?;
+        let unbroken = entry.forbidden.filter(|(_, until)| now.since(*until) <= REFUSALS_APART_MAX.max(silence_max * 3));
+        let since = unbroken.map_or(now, |(since, _)| since);
+        entry.forbidden = Some((since, now));
+        if entry.is_gone() {
+            return None;
+        }
+        let left = denial_max.saturating_sub(now.since(since));
+        if !left.is_zero() {
+            return unbroken.is_none().then(|| Action::Forbidden(topic.clone(), left));
+        }
+        entry.give_up(now, silence_max);
+        Some(Action::Gone(topic.clone()))
     }
 
     /// A record was not acknowledged, for whatever reason.
@@ -186,18 +294,30 @@ impl Topics {
             denied: None,
             refused_since: None,
             reason: None,
+            forbidden: None,
             is_full: false,
+            bytes_out: [0; 2],
         })
     }
 
     /// Records are held no longer.
     pub fn released(&mut self, topic: &TopicName, tasks: usize, bytes: usize) {
-        let Settings { tasks_max, bytes_max, .. } = self.settings;
         if let Some(entry) = self.topics.get_mut(topic) {
             entry.tasks = entry.tasks.saturating_sub(tasks);
             entry.bytes = entry.bytes.saturating_sub(bytes);
-            entry.is_full &= entry.tasks > tasks_max / 4 * 3 || entry.bytes > bytes_max / 4 * 3;
+            entry.bytes_out[0] = entry.bytes_out[0].saturating_add(bytes);
+            entry.drain(self.settings, self.pace);
         }
+    }
+
+    /// A record of some topic was acknowledged after it had waited for so long.
+    pub fn waited(&mut self, wait: Duration) {
+        self.waits[0] = self.waits[0].max(wait);
+    }
+
+    /// How long a topic may be silent while records of it wait, before that says anything about the topic.
+    fn silence_max(&self) -> Duration {
+        self.settings.silence_max.max(self.waits[0].max(self.waits[1]).saturating_mul(2))
     }
 
     /// A record was acknowledged.
@@ -205,6 +325,7 @@ impl Topics {
         let entry = self.topics.get_mut(topic)?;
         entry.heard_at = now;
         entry.denied = None;
+        entry.forbidden = None;
         entry.refused_since = None;
         entry.reason = None;
         if entry.state == State::Healthy {
@@ -219,16 +340,29 @@ impl Topics {
     /// has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
         let Settings { silence_max, denial_max, .. } = self.settings;
+        let is_new_period = now.since(self.period_began_at) >= PERIOD;
+        if is_new_period {
+            self.period_began_at = now;
+            self.waits = [Duration::ZERO, self.waits[0]];
+        }
+        let (pace, patience) = (self.pace, self.silence_max());
         let mut actions = Vec::new();
         for (name, topic) in &mut self.topics {
+            if is_new_period {
+                topic.bytes_out = [0, topic.bytes_out[0]];
+            }
             if !has_contact {
                 topic.heard_at = now;
                 topic.denied = None;
+                topic.forbidden = None;
                 topic.refused_since = None;
                 continue;
             }
+            if pace != Pace::Steady {
+                topic.excuse(now);
+            }
             let is_refused = topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
-            let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= silence_max);
+            let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= patience);
             match topic.state {
                 State::Healthy if is_silent => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
@@ -236,7 +370,7 @@ impl Topics {
                     actions.push(Action::Parked(name.clone()));
                 }
                 // A probe without a task goes on until there is one, and one whose tasks are not due yet until they are.
-                State::Probing { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= silence_max => {
+                State::Probing { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= patience => {
                     topic.state = State::Parked { probe_at: now.plus(silence_max) };
                 }
                 State::Parked { probe_at } if probe_at <= now => {
@@ -274,21 +408,23 @@ impl Topics {
                 entry.state = State::Probing { since: now };
                 Some(Action::Unparked(topic.clone()))
             }
-            (Sight::Denied, _) => {
+            (Sight::Denied | Sight::Forbidden, _) => {
                 // A denial long after the last one does not prove that the topic was not there in between.
                 let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
                 let since = unbroken.map_or(now, |(since, _)| since);
                 entry.denied = Some((since, now));
+                if sight == Sight::Forbidden {
+                    entry.forbidden.get_or_insert((since, now)).1 = now;
+                }
                 if matches!(entry.state, State::Gone { .. }) {
                     return None;
                 }
                 let left = self.settings.denial_max.saturating_sub(now.since(since));
                 if !left.is_zero() {
-                    return unbroken.is_none().then(|| Action::Denied(topic.clone(), left));
+                    let told = if sight == Sight::Denied { Action::Denied } else { Action::Forbidden };
+                    return unbroken.is_none().then(|| told(topic.clone(), left));
                 }
-                entry.state = State::Gone { look_at: now.plus(self.settings.silence_max) };
-                // What is to be given up is found by a sweep: until then this must not be forgotten, idle though the topic is.
-                entry.heard_at = now;
+                entry.give_up(now, self.settings.silence_max);
                 Some(Action::Gone(topic.clone()))
             }
         }
@@ -319,6 +455,12 @@ impl Topics {
         self.topics.get(topic).is_some_and(|topic| matches!(topic.state, State::Gone { .. }))
     }
 
+    /// Why the topic takes nothing, if that is for want of a right.
+    pub fn forbidden_for(&self, topic: &TopicName) -> Option<&str> {
+        let topic = self.topics.get(topic).filter(|topic| topic.forbidden.is_some())?;
+        Some(topic.reason.as_deref().unwrap_or("this node may not write to the topic"))
+    }
+
     /// Topics that take no records: parked, probed without an answer yet, or gone.
     pub fn parked_count(&self) -> usize {
         self.topics.values().filter(|topic| topic.takes_none()).count()
@@ -338,224 +480,4 @@ impl Topics {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SETTINGS: Settings =
-        Settings { silence_max: Duration::from_secs(5), denial_max: Duration::from_secs(300), tasks_max: 100, bytes_max: 1_000 };
-
-    fn second(n: u64) -> Monotonic {
-        Monotonic::from_start(Duration::from_secs(n))
-    }
-
-    fn topic() -> TopicName {
-        TopicName::stored("orders")
-    }
-
-    fn silent_topics() -> Topics {
-        let mut topics = Topics::new(SETTINGS);
-        topics.held(&topic(), 1, 10, second(0));
-        assert_eq!(topics.turn(second(4), true, |_| true), []);
-        assert_eq!(topics.turn(second(5), true, |_| true), [Action::Parked(topic())]);
-        topics
-    }
-
-    /// It is probed from second 10 on, and nothing of it is held.
-    fn probed_topics() -> Topics {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
-        topics
-    }
-
-    #[test]
-    fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
-        let mut topics = silent_topics();
-        assert_eq!(topics.left_out(), [topic()]);
-        assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
-    }
-
-    #[test]
-    fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
-        let mut topics = probed_topics();
-        topics.held(&topic(), 1, 10, second(10));
-        topics.refused(&topic(), second(10));
-        topics.released(&topic(), 1, 10);
-        assert!(!topics.is_open(&topic()), "nothing more is let through");
-        assert_eq!(topics.turn(second(14), true, |_| false), []);
-        assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
-        // One partition takes none, another one does.
-        topics.looked(&topic(), Sight::There, second(15));
-        topics.held(&topic(), 2, 20, second(15));
-        topics.refused(&topic(), second(15));
-        assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
-    }
-
-    #[test]
-    fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
-        let mut topics = silent_topics();
-        let (name, other) = (topic(), TopicName::stored("refunds"));
-        let parked = |topic, since| Parked { topic, is_gone: false, since: second(since), reason: None };
-        assert_eq!(topics.parked(), [parked(&name, 5)]);
-        assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
-        topics.looked(&name, Sight::There, second(10));
-        assert_eq!(topics.parked(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
-        topics.held(&other, 1, 10, second(11));
-        topics.turn(second(16), true, |_| true);
-        assert_eq!(topics.parked(), [parked(&name, 5), parked(&other, 16)]);
-        topics.acknowledged(&name, second(17));
-        assert_eq!(topics.parked(), [parked(&other, 16)]);
-    }
-
-    #[test]
-    fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
-        let mut topics = silent_topics();
-        assert_eq!(topics.parked()[0].reason, None, "its records wait, none has failed");
-        topics.failed(&topic(), "no leader");
-        topics.failed(&topic(), "timed out");
-        assert_eq!((topics.parked()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
-        topics.acknowledged(&topic(), second(6));
-        assert_eq!(topics.reason(&topic()), None);
-    }
-
-    #[test]
-    fn a_probe_lets_one_claim_through() {
-        let mut topics = probed_topics();
-        topics.held(&topic(), 5, 50, second(11));
-        assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
-        assert_eq!(topics.turn(second(16), true, |_| false), []);
-        assert_eq!(topics.turn(second(17), true, |_| true), []);
-        assert_eq!(topics.left_out(), [topic()], "parked again");
-        assert_eq!(topics.turn(second(22), true, |_| true), [Action::Look(topic())]);
-    }
-
-    #[test]
-    fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        topics.looked(&topic(), Sight::There, second(10));
-        topics.held(&topic(), 5, 50, second(11));
-        assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
-        assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Unparked(topic())));
-        assert!(topics.is_open(&topic()));
-    }
-
-    #[test]
-    fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
-        let mut topics = silent_topics();
-        let in_five_minutes = Action::Denied(topic(), Duration::from_secs(300));
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), Some(in_five_minutes));
-        for n in (20..310).step_by(10) {
-            assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
-        }
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
-        assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
-        assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
-        assert!(!topics.is_gone(&topic()));
-    }
-
-    #[test]
-    fn a_topic_that_is_gone_stays_so_though_nothing_of_it_is_held() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        for n in (10..=310).step_by(10) {
-            topics.looked(&topic(), Sight::Denied, second(n));
-        }
-        assert_eq!(topics.turn(second(311), true, |_| false), []);
-        assert!(topics.is_gone(&topic()), "a sweep brings its tasks only now");
-        assert_eq!(topics.turn(second(611), true, |_| false), [Action::Look(topic())]);
-        assert!(!topics.is_gone(&topic()), "the table is bounded");
-    }
-
-    #[test]
-    fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
-        let mut topics = Topics::new(Settings { denial_max: Duration::from_secs(6), ..SETTINGS });
-        topics.refused(&topic(), second(0));
-        topics.turn(second(5), true, |_| false);
-        for n in [10, 15, 20] {
-            topics.looked(&topic(), Sight::Denied, second(n));
-        }
-        topics.turn(second(90), true, |_| false);
-        assert!(topics.is_gone(&topic()), "a task that was put off at 19 for 60 s meets it");
-        topics.turn(second(141), true, |_| false);
-        assert!(!topics.is_gone(&topic()), "the table is bounded");
-    }
-
-    #[test]
-    fn denials_with_a_gap_between_do_not_add_up() {
-        let mut topics = silent_topics();
-        let in_five_minutes = Some(Action::Denied(topic(), SETTINGS.denial_max));
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), in_five_minutes);
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), in_five_minutes);
-        assert_eq!(topics.looked(&topic(), Sight::Denied, second(410)), None);
-    }
-
-    #[test]
-    fn a_topic_that_refuses_at_once_is_parked_though_nothing_waits() {
-        let mut topics = Topics::new(SETTINGS);
-        topics.refused(&topic(), second(0));
-        assert_eq!(topics.turn(second(4), true, |_| false), []);
-        topics.refused(&topic(), second(4));
-        assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
-    }
-
-    #[test]
-    fn a_probe_without_a_task_goes_on() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-        assert_eq!(topics.turn(second(100), true, |_| false), []);
-        assert!(topics.is_open(&topic()));
-    }
-
-    #[test]
-    fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
-        let mut topics = Topics::new(SETTINGS);
-        topics.held(&topic(), 1, 10, second(0));
-        assert_eq!(topics.turn(second(60), false, |_| true), []);
-        assert_eq!(topics.turn(second(64), true, |_| true), []);
-        assert_eq!(topics.turn(second(65), true, |_| true), [Action::Parked(topic())]);
-    }
-
-    #[test]
-    fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
-        let mut topics = Topics::new(SETTINGS);
-        topics.held(&topic(), 100, 10, second(0));
-        assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
-        assert_eq!(topics.held_by_full(), (100, 10));
-        topics.released(&topic(), 24, 0);
-        assert!(!topics.full().is_empty(), "a claim's worth is no room");
-        topics.released(&topic(), 1, 0);
-        assert!(topics.is_open(&topic()) && topics.full().is_empty());
-        topics.held(&topic(), 0, 990, second(0));
-        assert!(!topics.is_open(&topic()), "bytes count as well");
-    }
-
-    #[test]
-    fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon() {
-        let mut topics = silent_topics();
-        for n in (10..=310).step_by(10) {
-            topics.looked(&topic(), Sight::Denied, second(n));
-        }
-        assert!(topics.is_gone(&topic()));
-        topics.held(&topic(), 100, 10, second(311));
-        assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
-    }
-
-    #[test]
-    fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
-        let mut topics = silent_topics();
-        topics.released(&topic(), 1, 10);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-        assert_eq!((topics.parked_count(), topics.topics.len()), (0, 1));
-        assert_eq!(topics.turn(second(300), true, |_| false), []);
-        assert_eq!(topics.topics.len(), 1);
-        assert_eq!(topics.turn(second(311), true, |_| false), []);
-        assert_eq!(topics.topics.len(), 0);
-    }
-}
+mod tests;

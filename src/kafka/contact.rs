@@ -2,8 +2,8 @@
 //!
 //! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
 //! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an
-//! answer. A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed
-//! within the probe's deadline (1 s), and one that hangs within 2 s.
+//! answer within the patience that earlier answers have earned ([`super::patience`]). A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed
+//! within a second, and one that hangs within 2 s, if its answers took less than a third of a second before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::Metrics;
+use super::patience::Patience;
 use super::topics::Request;
 use crate::domain::Monotonic;
 
@@ -27,6 +28,7 @@ struct Shared {
     /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread that takes reports need not read a clock.
     acknowledged: AtomicU64,
     is_doubted: AtomicBool,
+    patience: Mutex<Patience>,
     /// The last trouble that librdkafka told of, for the line that says that contact is lost.
     trouble: Mutex<Option<String>>,
     prober: SyncSender<Request>,
@@ -51,6 +53,7 @@ impl Contact {
             state: watch::Sender::new(State::Unknown),
             acknowledged: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
+            patience: Mutex::default(),
             trouble: Mutex::new(None),
             prober,
             metrics,
@@ -106,6 +109,15 @@ impl Contact {
             let woken = self.shared.prober.try_send(Request::Wake);
             tracing::trace!(?woken, "asked for a probe");
         }
+    }
+
+    /// How long an answer may take.
+    pub(super) fn patience(&self) -> Patience {
+        *self.shared.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_patience(&self, patience: Patience) {
+        *self.shared.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
 
     pub(super) fn is_doubted(&self) -> bool {

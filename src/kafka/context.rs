@@ -11,6 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
 
+use super::signs::Signs;
 use super::{Contact, Fate, Hooks, Metrics, Mode, Reason, Report};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Seldom, Timestamp};
@@ -21,8 +22,17 @@ pub(super) struct Context {
     pub(super) contact: Contact,
     pub(super) metrics: Metrics,
     pub(super) said: Mutex<Said>,
+    pub(super) shown: Arc<Shown>,
+    /// Between two statistics.
+    pub(super) interval: Duration,
+}
+
+/// What a producer's callbacks have found out about it.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
     /// Set when librdkafka has lost track of a partition for good.
-    pub(super) is_stuck: Arc<AtomicBool>,
+    pub(super) is_stuck: AtomicBool,
+    pub(super) signs: Mutex<Signs>,
 }
 
 /// A partition without a leader, in an answer that updates single partitions: librdkafka (2.12 to 2.14 at least) then never learns of its next leader, and
@@ -63,7 +73,7 @@ impl ProducerContext for Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         if tells_of_a_lost_leader(facility, line) {
-            self.is_stuck.store(true, Ordering::Relaxed);
+            self.shown.is_stuck.store(true, Ordering::Relaxed);
         }
         // Its notices and infos are what others call debug.
         let is_trouble = matches!(
@@ -103,7 +113,10 @@ impl ClientContext for Context {
         }
     }
 
-    fn stats_raw(&self, _statistics: &[u8]) {}
+    fn stats_raw(&self, statistics: &[u8]) {
+        let mut signs = self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner);
+        signs.take_in(statistics, clock::monotonic(), self.interval);
+    }
 }
 
 /// Lets one line of a kind through per minute.

@@ -84,8 +84,9 @@ impl Fate {
         let has_partition = partition >= 0;
         Self::Failed(match Meaning::of(code) {
             Meaning::BadRecord if mode == Mode::Together => Failed::certain(Failure::BatchRefused, reason),
-            Meaning::BadRecord | Meaning::NotAllowed => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::BadRecord | Meaning::BadName => Failed::certain(Failure::RefusedForGood, reason),
             Meaning::BadNeighbour => Failed::certain(Failure::BatchRefused, reason),
+            Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
             Meaning::NotNow => Failed { failure: Failure::Unavailable, reason, maybe_sent: has_partition },
             Meaning::Doubt if has_partition => Failed::unknown(reason),
             Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
@@ -102,6 +103,17 @@ impl Failed {
     const fn unknown(reason: Reason) -> Self {
         Self { failure: Failure::Unknown, reason, maybe_sent: true }
     }
+
+    /// True when nobody refused it: its producer was told to give it back.
+    pub fn is_taken_back(&self) -> bool {
+        matches!(self.reason.0, Code::PurgeQueue | Code::PurgeInflight)
+    }
+
+    /// The same, of a record that was taken back for having waited too long.
+    #[must_use]
+    pub const fn timed_out(self) -> Self {
+        Self { reason: Reason(Code::MessageTimedOut), ..self }
+    }
 }
 
 impl SendError {
@@ -112,7 +124,8 @@ impl SendError {
             return Self::Full;
         }
         Self::Failed(match Meaning::of(code) {
-            Meaning::BadRecord | Meaning::NotAllowed => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::BadRecord | Meaning::BadName => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
             Meaning::NotNow => Failed::certain(Failure::Unavailable, reason),
             Meaning::BadNeighbour | Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
         })
@@ -126,8 +139,10 @@ enum Meaning {
     BadRecord,
     /// Another record of the batch is not acceptable.
     BadNeighbour,
-    /// The topic is not ours to write to.
-    NotAllowed,
+    /// No topic can have such a name.
+    BadName,
+    /// The topic is not ours to write to, at present.
+    Forbidden,
     /// The topic, its partition or the cluster does not take records at present, and did not take this attempt.
     NotNow,
     /// It may have been written.
@@ -144,7 +159,8 @@ impl Meaning {
             | Code::InvalidRecord
             | Code::UnsupportedForMessageFormat => Self::BadRecord,
             Code::InvalidDifferentRecord => Self::BadNeighbour,
-            Code::TopicAuthorizationFailed | Code::InvalidTopic => Self::NotAllowed,
+            Code::InvalidTopic => Self::BadName,
+            Code::TopicAuthorizationFailed => Self::Forbidden,
             // Of the topic or its partition.
             Code::UnknownTopicOrPartition
             | Code::UnknownTopic
@@ -246,9 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_is_not_ours_is_refused_and_a_right_that_all_lack_is_not() {
+    fn a_right_that_is_missing_condemns_no_record_at_once() {
         let of_the_topic = Code::TopicAuthorizationFailed;
-        assert_eq!(fate(of_the_topic), failed(Failure::RefusedForGood, of_the_topic));
+        assert_eq!(fate(of_the_topic), failed(Failure::Forbidden, of_the_topic));
+        assert_eq!(
+            SendError::of_send(of_the_topic),
+            SendError::Failed(Failed::certain(Failure::Forbidden, Reason(of_the_topic)))
+        );
+        assert_eq!(fate(Code::InvalidTopic), failed(Failure::RefusedForGood, Code::InvalidTopic));
         let Fate::Failed(of_all) = fate(Code::ClusterAuthorizationFailed) else { panic!("no failure") };
         assert_eq!(of_all.failure, Failure::Unavailable);
     }

@@ -27,6 +27,7 @@ pub(super) struct Fates {
     batch_refused: Counter,
     refused: Counter,
     unavailable: Counter,
+    forbidden: Counter,
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +50,7 @@ impl Metrics {
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());
         let help = "What became of records handed to a Kafka producer: acknowledged, not_sent, unknown (may be in the topic), batch_refused (to be \
-                    sent alone), refused (for good), unavailable (the topic takes none just now)";
+                    sent alone), refused (for good), unavailable (the topic takes none just now), forbidden (this node may not write to it)";
         registry.register("punctual_kafka_reports", help, fates.clone());
         let help = "Records that a Kafka producer did not take because its queue was full";
         registry.register("punctual_kafka_queue_full", help, queue_full.clone());
@@ -84,6 +85,7 @@ impl Fates {
             batch_refused: counter("batch_refused"),
             refused: counter("refused"),
             unavailable: counter("unavailable"),
+            forbidden: counter("forbidden"),
         }
     }
 
@@ -96,6 +98,7 @@ impl Fates {
                 Failure::BatchRefused => &self.batch_refused,
                 Failure::RefusedForGood => &self.refused,
                 Failure::Unavailable => &self.unavailable,
+                Failure::Forbidden => &self.forbidden,
             },
         };
         counter.inc();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 
-use super::context::{Context, Said};
+use super::context::{Context, Said, Shown};
+use super::signs::Signs;
 use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
 use crate::clock;
 use crate::domain::{BatchTask, Timestamp, TopicName, headers};
@@ -26,8 +27,8 @@ const DUE_AT: &str = "punctual-due-at";
 const POLL: Duration = Duration::from_millis(400);
 const POLLING_THREAD: &str = "kafka-reports";
 
-/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`super::Report`], at the latest soon after the publish deadline, also when
-/// the producer is purged or dropped.
+/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`super::Report`], also when the producer is purged or dropped. By itself
+/// librdkafka gives up on a record only after [`Settings::give_up_after`]: see there.
 ///
 /// Dropping it blocks for up to a second, and the last reports then come on the dropping thread: see [`Self::close`].
 #[must_use]
@@ -35,7 +36,7 @@ pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
     polling: Polling,
     metrics: Metrics,
-    is_stuck: Arc<AtomicBool>,
+    shown: Arc<Shown>,
 }
 
 impl Producer {
@@ -44,9 +45,8 @@ impl Producer {
     /// # Errors
     /// When the settings are wrong, or files that they name (certificates) cannot be used.
     pub fn new(settings: &Settings, mode: Mode, contact: Contact, metrics: Metrics, hooks: Hooks) -> Result<Self, Error> {
-        let is_stuck = Arc::new(AtomicBool::new(false));
-        let said = Mutex::new(Said::default());
-        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, is_stuck: Arc::clone(&is_stuck) };
+        let (shown, said, interval) = (Arc::new(Shown::default()), Mutex::new(Said::default()), settings.statistics_interval());
+        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, shown: Arc::clone(&shown), interval };
         let inner: BaseProducer<Context> = settings
             .producer_config(mode)
             .create_with_context(context)
@@ -54,7 +54,7 @@ impl Producer {
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner)).map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
         metrics.producers.inc();
-        Ok(Self { inner, polling, metrics, is_stuck })
+        Ok(Self { inner, polling, metrics, shown })
     }
 
     /// Hands `task`'s record over for publishing to `topic`, with `now` as its time; never blocks. `ticket` comes back with the report.
@@ -136,7 +136,26 @@ impl Producer {
 
     /// True once some partition gets no records any more from this producer, however well it is: another one must be made.
     pub fn is_stuck(&self) -> bool {
-        self.is_stuck.load(Ordering::Relaxed)
+        self.shown.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// For how long brokers hold requests back because this client is over its quota, if they do.
+    pub fn throttle(&self) -> Option<Duration> {
+        self.signs(|signs| signs.throttle(clock::monotonic()))
+    }
+
+    /// True while a broker has requests that it has not answered for seconds: it may answer them yet.
+    pub fn is_stalled(&self) -> bool {
+        self.signs(Signs::is_stalled)
+    }
+
+    /// True when there is, for certain, no connection to any broker, and none is being made.
+    pub fn has_no_way(&self) -> bool {
+        self.signs(Signs::has_no_way)
+    }
+
+    fn signs<T>(&self, ask: impl FnOnce(&Signs) -> T) -> T {
+        ask(&self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// True once no reports are taken in any more: the thread that does it has panicked. What was sent is never heard of again.

@@ -99,7 +99,7 @@ impl Drop for Reader {
 
 async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(), ReadError> {
     let create = |source| Error::Create { what: "Kafka admin client", source };
-    let admin: AdminClient<DefaultClientContext> = settings.admin_config().create().map_err(create)?;
+    let admin: AdminClient<DefaultClientContext> = settings.admin_config(DEADLINE).create().map_err(create)?;
     let options = AdminOptions::new().request_timeout(Some(DEADLINE));
     let answers = admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &options).await;
     let answers = answers.map_err(|source| ReadError::Ask { topic: topic.clone(), source })?;

@@ -25,7 +25,7 @@ pub struct Settings {
     pub client_id: String,
     /// How long a record waits for company. 0.5 ms costs the broker half of what 0 costs at low rates.
     pub linger: Duration,
-    /// From the send to the report, at the latest.
+    /// From the send to the report, at the latest, while Kafka is not slow: a record that waits for longer is taken back.
     pub publish_deadline: Duration,
     /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below them, so that a full queue is rare. A queue always has room
     /// for one record of any size: what never fits would be tried again for ever, before all others.
@@ -35,9 +35,23 @@ pub struct Settings {
 
 /// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
 const RECORD_BYTES_MAX: usize = 1_000_000_000;
-/// A third of the publish deadline, so that a record is tried again within it, and these at the least and at the most.
+/// Of the publish deadline: how long librdkafka itself keeps a record. A record that was sent must not come to an end before its answer: it would be sent
+/// again beside itself. So the deadline that matters is the node's own, which takes back what waits while Kafka answers others
+/// (docs/decisions/0024). This is the last resort, for a record that was sent and gets no answer from a broker that throttles or hangs without end.
+const GIVE_UP_FACTOR: u32 = 20;
+const GIVE_UP_MIN: Duration = Duration::from_secs(60);
+const GIVE_UP_MAX: Duration = Duration::from_secs(3600);
+/// Signs of life are read so often within a publish deadline, within these limits.
+const STATISTICS_FACTOR: u32 = 16;
+const STATISTICS_MIN: Duration = Duration::from_millis(250);
+const STATISTICS_MAX: Duration = Duration::from_secs(2);
+/// A request without an answer for as long as the publish deadline, within these limits, costs its connection: all that is under way is sent again, which counts
+/// against a quota once more. Up to five full requests wait for each other while a broker throttles: with 10 s in place of 30, a small topic beside a large one
+/// was late by 58 s at the most in place of 16 (20 kB/s, one run each).
 const ANSWER_DEADLINE_MIN: Duration = Duration::from_secs(1);
-const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(10);
+const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(30);
+/// How long a broker waits for its replicas before it says that they were too slow.
+const REPLICAS_DEADLINE_MAX: Duration = Duration::from_secs(5);
 
 /// Names that mean the same: a property given by its other name must replace ours, not stand beside it.
 const ALIASES: [(&str, &str); 8] = [
@@ -74,12 +88,22 @@ const REFUSED: [(&str, &str); 8] = [
     ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
     ("message.max.bytes", "how large a record may be is its topic's to say, and is held against it at submit"),
     // In a client that only asks, nobody would take them out of their queue, which has no bound.
-    ("statistics.interval.ms", "nobody reads them; the node has metrics of its own"),
+    ("statistics.interval.ms", "the node reads them at an interval of its own, and has metrics of its own"),
 ];
 
 impl Settings {
+    /// How long librdkafka keeps a record before it gives up on it.
+    pub fn give_up_after(&self) -> Duration {
+        (self.publish_deadline * GIVE_UP_FACTOR).clamp(GIVE_UP_MIN, GIVE_UP_MAX)
+    }
+
+    pub(super) fn statistics_interval(&self) -> Duration {
+        (self.publish_deadline / STATISTICS_FACTOR).clamp(STATISTICS_MIN, STATISTICS_MAX)
+    }
+
     pub(super) fn producer_config(&self, mode: Mode) -> ClientConfig {
         let mut config = self.client_config();
+        config.set("statistics.interval.ms", self.statistics_interval().as_millis().to_string());
         if mode == Mode::Alone {
             // After the operator's: company is what this producer exists to avoid.
             config.set("batch.num.messages", "1").set("linger.ms", "0");
@@ -92,11 +116,12 @@ impl Settings {
     }
 
     /// For looking up topics: it never produces, so it needs no producer id.
-    pub(super) fn admin_config(&self) -> ClientConfig {
+    ///
+    /// `patience`: how long one answer may take. It asks whichever broker has the least to do: one that hangs, until its connection is given up.
+    pub(super) fn admin_config(&self, patience: Duration) -> ClientConfig {
         let mut config = self.client_config();
         config.set("enable.idempotence", "false").set("allow.auto.create.topics", "false");
-        // It asks whichever broker has the least to do: one that hangs, until its connection is given up.
-        config.set("socket.timeout.ms", "2000");
+        config.set("socket.timeout.ms", (patience * 2).as_millis().to_string());
         // rdkafka's admin client never drains its log queue: a line a second would pile up in it while Kafka is away.
         config.remove("debug").set_log_level(RDKafkaLogLevel::Emerg);
         config
@@ -126,7 +151,7 @@ impl Settings {
 
     fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
-        let answer_deadline = (self.publish_deadline / 3).clamp(ANSWER_DEADLINE_MIN, ANSWER_DEADLINE_MAX);
+        let answer_deadline = self.publish_deadline.clamp(ANSWER_DEADLINE_MIN, ANSWER_DEADLINE_MAX);
         config.set_log_level(RDKafkaLogLevel::Info);
         config
             .set("bootstrap.servers", &self.bootstrap)
@@ -136,7 +161,7 @@ impl Settings {
             .set("linger.ms", millis(self.linger))
             // Twice the linger unless told, and each change of partition is one more request.
             .set("sticky.partitioning.linger.ms", "10")
-            .set("message.timeout.ms", self.publish_deadline.as_millis().to_string())
+            .set("message.timeout.ms", self.give_up_after().as_millis().to_string())
             .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
             // A broker holds a batch against its topic's limit, which may be lower than the 1 MB that is the default here.
             .set("batch.size", "131072")
@@ -148,11 +173,12 @@ impl Settings {
             // A broker that is back should be found within a second, not within ten; a connection that hangs is tried again.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "1000")
-            .set("socket.connection.setup.timeout.ms", "5000")
+            // TCP, TLS, SASL and the versions take up to six round trips, of two seconds each to the slowest that is to be reached.
+            .set("socket.connection.setup.timeout.ms", "15000")
             .set("retry.backoff.ms", "50")
-            // A broker that is gone without a word holds up its partitions for as long as a request may take: by default, for the whole publish deadline.
+            // A broker that is gone without a word holds up its partitions for as long as a request may take.
             .set("socket.timeout.ms", answer_deadline.as_millis().to_string())
-            .set("request.timeout.ms", (answer_deadline / 2).as_millis().to_string())
+            .set("request.timeout.ms", (answer_deadline / 2).min(REPLICAS_DEADLINE_MAX).as_millis().to_string())
             // What stands between the node and a broker may forget a connection that is idle, and tells nobody.
             .set("connections.max.idle.ms", "180000")
             .set("topic.metadata.refresh.fast.interval.ms", "50")
@@ -265,13 +291,14 @@ mod tests {
     #[test]
     fn librdkafka_takes_all_of_our_own_settings() {
         let settings = settings(&[]);
-        settings.admin_config().create_native_config().unwrap();
+        settings.admin_config(Duration::from_secs(1)).create_native_config().unwrap();
         for (name, expected) in [
             ("enable.idempotence", "true"),
             ("acks", "-1"),
             ("allow.auto.create.topics", "false"),
             ("linger.ms", "0.5"),
-            ("message.timeout.ms", "30000"),
+            ("message.timeout.ms", "600000"),
+            ("statistics.interval.ms", "1875"),
             ("message.max.bytes", "1000000000"),
             ("queue.buffering.max.kbytes", "976563"),
             ("delivery.report.only.error", "false"),

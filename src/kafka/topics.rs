@@ -27,7 +27,7 @@ use crate::domain::{Record, TopicName};
 pub(super) use self::question::Request;
 pub use self::question::{LookUpError, TopicFacts};
 
-/// From the question to the answer, the wait in the queue included.
+/// From the question to the answer, the wait in the queue included; more, where answers take longer.
 const LOOK_UP_DEADLINE: Duration = Duration::from_secs(3);
 /// Questions that may wait for the thread. More would not be answered within the deadline.
 const QUEUE_MAX: usize = 512;
@@ -128,13 +128,18 @@ impl Topics {
             return Err(LookUpError::Unavailable { reason: self.contact.trouble() });
         }
         let mut answer = self.question(topic)?;
-        let answered = tokio::time::timeout(LOOK_UP_DEADLINE, answer.wait_for(Option::is_some)).await;
+        let answered = tokio::time::timeout(self.deadline(), answer.wait_for(Option::is_some)).await;
         let reason = match answered {
             Ok(Ok(answer)) => return answer.clone().unwrap_or(Err(LookUpError::Busy)),
             Ok(Err(_sender_is_gone)) => "the node is stopping".to_owned(),
-            Err(_elapsed) => format!("no answer within {LOOK_UP_DEADLINE:?}"),
+            Err(_elapsed) => format!("no answer within {:?}", self.deadline()),
         };
         Err(LookUpError::Unavailable { reason })
+    }
+
+    /// Two questions, the first of which may have to make a connection: a patience is three answers.
+    fn deadline(&self) -> Duration {
+        LOOK_UP_DEADLINE.max(self.contact.patience().span() * 2)
     }
 
     /// What is known of `topic` without asking: one hash look-up. An old answer starts a question in the background.
@@ -167,7 +172,7 @@ impl Topics {
             return Ok(answer.clone());
         }
         let (sender, answer) = watch::channel(None);
-        let until = clock::monotonic().plus(LOOK_UP_DEADLINE);
+        let until = clock::monotonic().plus(self.deadline());
         // Sent under the lock: the thread takes the question out of `pending` only after it stands there.
         match self.handle.requests.try_send(Request::LookUp { topic: topic.clone(), until, answer: sender }) {
             Ok(()) => {

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::domain::{
     Backlog, Cursor, List, NewTask, Page, Precondition, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
-use crate::engine::topics::Parked;
+use crate::engine::topics::{Pace, Parked};
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::dead_letters::Change;
@@ -402,6 +402,7 @@ impl Desk {
             nodes: self.nodes(),
             backlog,
             parked_topics: self.parked_topics(),
+            is_throttled: self.shared.holdings.topics().pace() == Pace::Throttled,
             missing: self.missing(),
         }
     }

@@ -108,6 +108,11 @@ impl Held {
         &self.batch.topics()[usize::from(self.batch.topic_index(index))]
     }
 
+    /// For how long it has been held.
+    pub fn age(&self, now: Monotonic) -> Duration {
+        now.since(self.held_at)
+    }
+
     /// Takes note of what became of a task; a second outcome of the same task changes nothing.
     pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
         let mut course = self.lock();
@@ -363,6 +368,15 @@ impl Holdings {
         state.amount == Amount::default() && !state.books.has_asked()
     }
 
+    /// True when a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
+        self.held_for(now, age).iter().any(|held| {
+            let course = held.lock();
+            let mut outcomes = course.outcomes.iter().enumerate();
+            outcomes.any(|(index, outcome)| outcome.is_none() && held.batch.due_at(index) < due_before)
+        })
+    }
+
     /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
     pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
@@ -424,8 +438,11 @@ impl Holdings {
         self.gone_count.load(Ordering::Relaxed) > 0 && self.topics().is_gone(topic)
     }
 
-    pub fn acknowledged(&self, topic: &TopicName, now: Monotonic) -> Option<Action> {
-        self.topics().acknowledged(topic, now)
+    /// A record was acknowledged after it had waited for so long.
+    pub fn acknowledged(&self, topic: &TopicName, waited: Duration, now: Monotonic) -> Option<Action> {
+        let mut topics = self.topics();
+        topics.waited(waited);
+        topics.acknowledged(topic, now)
     }
 
     /// Gives back what batches count for without need that are held for longer than `age` and not complete: a record that gets no answer keeps its batch

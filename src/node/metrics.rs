@@ -47,6 +47,7 @@ pub struct Metrics {
     pub in_flight_batches: Gauge,
     pub remembered_batches: Gauge,
     pub parked_topics: Gauge,
+    pub throttled: Gauge,
 }
 
 impl Metrics {
@@ -110,6 +111,7 @@ impl Metrics {
             in_flight_batches: to.gauge("in_flight_batches", "Batches claimed and not settled"),
             remembered_batches: to.gauge("remembered_batches", "Batches settled, and remembered until that is durable"),
             parked_topics: to.gauge("parked_topics", "Topics that Kafka does not take just now"),
+            throttled: to.gauge("kafka_throttled", "1 while Kafka brokers hold this node's records back by a quota; else 0"),
         }
     }
 

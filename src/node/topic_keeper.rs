@@ -11,12 +11,14 @@ use tokio_util::sync::CancellationToken;
 use super::publisher::Publisher;
 use super::shared::Shared;
 use crate::clock;
-use crate::domain::TopicName;
-use crate::engine::topics::{Action, Sight};
+use crate::domain::{Monotonic, TopicName};
+use crate::engine::topics::{Action, Pace, Sight};
 use crate::kafka::{self, LookUpError, Topics};
 use crate::shutdown::{Failure, chain};
 
 const INTERVAL: Duration = Duration::from_millis(250);
+/// So often within a publish deadline it is held against what waits.
+const HELD_FACTOR: u32 = 8;
 /// So many looks at topics are under way at once: others that ask about topics find room in the queue of questions, and each look its turn.
 const LOOKS_MAX: usize = 64;
 /// What is held for so long and not complete is eased: from its claim to its acknowledgement a task takes little more than the window.
@@ -29,6 +31,8 @@ pub struct TopicKeeper {
     pub topics: Topics,
     /// A topic is silent when a record of it has waited for so long.
     pub silence_max: Duration,
+    /// A record that has waited for so long is taken back, unless Kafka is slow.
+    pub publish_deadline: Duration,
     pub stopping: CancellationToken,
 }
 
@@ -49,6 +53,7 @@ impl TopicKeeper {
         let mut is_failing = false;
         let mut looks = Looks::default();
         let mut turn_at = clock::monotonic();
+        let mut deadline = OwnDeadline::new(self.publish_deadline, turn_at);
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
@@ -74,6 +79,10 @@ impl TopicKeeper {
             self.publisher.reports.try_again();
             let has_broker = self.shared.gate.has_broker();
             let now = clock::monotonic();
+            let pace = self.keep_pace();
+            if deadline.is_to_be_held(has_broker && pace == Pace::Steady, now) {
+                self.take_back_overdue(now);
+            }
             let due_before = self.shared.now().minus(self.silence_max);
             let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(due_before, now, self.silence_max);
             // While this node itself holds records back, silence is nobody's fault.
@@ -88,6 +97,35 @@ impl TopicKeeper {
             }
             self.shared.holdings.ease(now, EASED_AFTER);
             self.show();
+        }
+    }
+
+    /// Takes in how Kafka takes records, and shows it.
+    fn keep_pace(&self) -> Pace {
+        let (pace, throttle) = self.publisher.pace();
+        let before = {
+            let mut topics = self.shared.holdings.topics();
+            let before = topics.pace();
+            topics.set_pace(pace);
+            before
+        };
+        self.shared.metrics.throttled.set(i64::from(pace == Pace::Throttled));
+        match (before == Pace::Throttled, throttle) {
+            (false, Some(throttle)) => {
+                let held_back_ms = as_i64(usize::try_from(throttle.as_millis()).unwrap_or(usize::MAX));
+                tracing::warn!(held_back_ms, "Kafka throttles this node: it is over a quota; claims slow down to what goes out");
+            }
+            (true, None) => tracing::info!("Kafka does not throttle this node any more"),
+            _ => {}
+        }
+        pace
+    }
+
+    /// What has waited until the publish deadline, though Kafka answers what it is asked, is not about to be sent.
+    fn take_back_overdue(&self, now: Monotonic) {
+        let due_before = self.shared.now().minus(self.publish_deadline);
+        if self.shared.holdings.has_waiting(due_before, now, self.publish_deadline) {
+            self.publisher.take_back_overdue();
         }
     }
 
@@ -116,8 +154,13 @@ impl TopicKeeper {
                 let left_s = left.as_secs();
                 tracing::warn!(%topic, "Kafka has no such topic any more; unless it is made again its tasks become dead letters in {left_s} s");
             }
+            Action::Forbidden(topic, left) => {
+                let left_s = left.as_secs();
+                tracing::warn!(%topic, "this node may not write to the topic; unless it is allowed to, its tasks become dead letters in {left_s} s");
+            }
             Action::Gone(topic) => {
-                tracing::warn!(%topic, "the topic does not exist any more; its tasks become dead letters");
+                let reason = self.shared.holdings.topics().forbidden_for(topic).unwrap_or("the topic does not exist").to_owned();
+                tracing::warn!(%topic, reason, "the topic is given up on; its tasks become dead letters");
                 self.shared.sweep();
             }
             Action::Unparked(topic) => {
@@ -141,6 +184,32 @@ impl TopicKeeper {
         metrics.in_flight_bytes.set(as_i64(amount.bytes));
         metrics.in_flight_batches.set(as_i64(amount.batches));
         metrics.remembered_batches.set(as_i64(amount.remembered));
+    }
+}
+
+/// When the publish deadline is held against what waits: only once Kafka has kept its pace for as long, so that whatever has waited until then did not wait for
+/// a slow broker. An answer that is still to come must find its record.
+#[derive(Debug)]
+struct OwnDeadline {
+    span: Duration,
+    steady_since: Monotonic,
+    held_at: Monotonic,
+}
+
+impl OwnDeadline {
+    const fn new(span: Duration, now: Monotonic) -> Self {
+        Self { span, steady_since: now, held_at: now }
+    }
+
+    fn is_to_be_held(&mut self, is_steady: bool, now: Monotonic) -> bool {
+        if !is_steady {
+            self.steady_since = now;
+        }
+        let is_due = now.since(self.steady_since) >= self.span && now.since(self.held_at) >= self.span / HELD_FACTOR;
+        if is_due {
+            self.held_at = now;
+        }
+        is_due
     }
 }
 
@@ -178,11 +247,29 @@ async fn look(topics: Topics, topic: TopicName) -> (TopicName, Sight) {
     let sight = match topics.ask(&topic).await {
         Ok(_) => Sight::There,
         Err(LookUpError::Unknown) => Sight::Denied,
-        Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
+        Err(LookUpError::Denied { .. }) => Sight::Forbidden,
+        Err(LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
     };
     (topic, sight)
 }
 
 fn as_i64(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadline_is_held_against_what_waited_while_kafka_kept_its_pace() {
+        let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
+        let mut deadline = OwnDeadline::new(Duration::from_secs(30), at(0));
+        let held = |deadline: &mut OwnDeadline, seconds: std::ops::Range<u64>, is_steady| {
+            seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect::<Vec<u64>>()
+        };
+        assert_eq!(held(&mut deadline, 1..40, true), [30, 34, 38]);
+        assert_eq!(held(&mut deadline, 40..100, false), []);
+        assert_eq!(held(&mut deadline, 100..135, true), [129, 133], "slow at 99: it has its time from then on");
+    }
 }

@@ -187,11 +187,24 @@ fn cluster() -> Value {
             "items": reference("ParkedTopic"),
             "description": "Topics that take no records of the node that answers: their tasks wait. The longest first, at most 100.",
         },
+        "throttled": boolean("True while Kafka brokers hold the records of the node that answers back by a quota. Records are late then, and nothing else is wrong."),
         "missing": { "type": "array", "items": reference("Missing"), "description": "What the node that answers lacks to be ready." },
     });
     object(
         "The cluster as the node that answers sees it.",
-        &["node", "now", "shard_count", "window_ms", "horizon_ms", "leaf_ms", "nodes", "backlog", "parked_topics", "missing"],
+        &[
+            "node",
+            "now",
+            "shard_count",
+            "window_ms",
+            "horizon_ms",
+            "leaf_ms",
+            "nodes",
+            "backlog",
+            "parked_topics",
+            "throttled",
+            "missing",
+        ],
         &properties,
     )
 }

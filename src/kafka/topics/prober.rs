@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::watch;
 
@@ -17,6 +16,7 @@ use super::question::{Answer, LookUpError, Request, TopicFacts};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::kafka::compression::TopicCompression;
+use crate::kafka::patience::Patience;
 use crate::kafka::{Contact, Error, Metrics, PROBE_TOPIC, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
@@ -24,9 +24,7 @@ const THREAD: &str = "kafka-prober";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A probe is sent when nothing has proved contact for this long.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
-/// A broker that answers later than this counts as away until it does.
-const PROBE_DEADLINE: Duration = Duration::from_secs(1);
-/// What finding out whether brokers can be reached where they say may take; and one address of it.
+/// What finding out whether brokers can be reached where they say may take; and one address of it. More, where answers take longer.
 const REACH_DEADLINE: Duration = Duration::from_secs(1);
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 /// A deadline of nothing is refused.
@@ -36,7 +34,7 @@ const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client that has had no answer for so long is made anew. One that a starting broker has told of no brokers at all forgets those it knew, and never
 /// connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
-/// One question of the two that a look-up takes. A Kafka that hangs is noticed by it, too.
+/// One question of the two that a look-up takes; more, where answers take longer. A Kafka that hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
 /// What a broker takes when nobody configured it, and we may not read it.
 const RECORD_BYTES_MAX_DEFAULT: usize = 1_048_588;
@@ -46,8 +44,10 @@ const TOPICS_OPENED_MAX: usize = 10_000;
 type Admin = AdminClient<DefaultClientContext>;
 
 pub(super) struct Prober {
-    config: ClientConfig,
+    settings: Settings,
     admin: Admin,
+    /// What the admin client was made for.
+    made_for: Patience,
     /// Drives the admin client's futures; it has neither timers nor sockets.
     runtime: tokio::runtime::Runtime,
     requests: Receiver<Request>,
@@ -72,13 +72,17 @@ impl Prober {
         contact: Contact,
         metrics: Metrics,
     ) -> Result<watch::Receiver<()>, Error> {
-        let config = settings.admin_config();
-        let admin = config.create().map_err(|source| Error::Create { what: "Kafka admin client", source })?;
+        let made_for = contact.patience();
+        let admin = settings
+            .admin_config(made_for.span())
+            .create()
+            .map_err(|source| Error::Create { what: "Kafka admin client", source })?;
         let failed = |source| Error::Thread { name: THREAD, source };
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
         let prober = Self {
-            config,
+            settings: settings.clone(),
             admin,
+            made_for,
             runtime,
             requests,
             known,
@@ -129,13 +133,15 @@ impl Prober {
             return;
         }
         let topic = self.probe_topic.as_ref().map_or(PROBE_TOPIC, TopicName::as_str);
-        match self.admin.inner().fetch_metadata(Some(topic), PROBE_DEADLINE) {
+        let (asked_at, patience) = (clock::monotonic(), self.contact.patience().span());
+        match self.admin.inner().fetch_metadata(Some(topic), patience) {
             Ok(metadata) => {
                 self.unanswered_since = None;
+                self.contact.set_patience(Patience::answered(clock::monotonic().since(asked_at)));
                 // Who has contact keeps it: a few brokers of many that cannot be reached are no reason to stop.
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
-                match if has_contact { Ok(()) } else { reach_one(&addresses) } {
+                match if has_contact { Ok(()) } else { reach_one(&addresses, self.contact.patience()) } {
                     Ok(()) => self.hold(),
                     Err(reason) => {
                         self.probed_at = Some(clock::monotonic());
@@ -145,6 +151,9 @@ impl Prober {
                 }
             }
             Err(error) => self.unanswered(&reason_of(&error)),
+        }
+        if self.made_for.is_far_from(self.contact.patience()) {
+            self.renew();
         }
     }
 
@@ -175,6 +184,7 @@ impl Prober {
 
     fn unanswered(&mut self, reason: &str) {
         let now = clock::monotonic();
+        self.contact.set_patience(self.contact.patience().unanswered());
         if self.has_new_acknowledgements() {
             // Of this client that says nothing.
             self.hold();
@@ -192,7 +202,7 @@ impl Prober {
     /// A question that had waited for its turn had less time than a probe has: that it got no answer says nothing of the broker.
     fn unanswered_within(&mut self, deadline: Duration, error: &KafkaError) -> LookUpError {
         let reason = reason_of(error);
-        if deadline >= PROBE_DEADLINE {
+        if deadline >= self.contact.patience().span() {
             self.unanswered(&reason);
         }
         LookUpError::Unavailable { reason }
@@ -221,7 +231,7 @@ impl Prober {
     }
 
     fn configuration(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
-        let left = left(until)?;
+        let left = left(until, self.contact.patience())?;
         let options = AdminOptions::new().request_timeout(Some(left));
         let resources = [ResourceSpecifier::Topic(topic.as_str())];
         let described = self.runtime.block_on(self.admin.describe_configs(&resources, &options));
@@ -260,7 +270,7 @@ impl Prober {
     fn find(&mut self, topic: &TopicName, until: Monotonic) -> Result<(), LookUpError> {
         self.make_room();
         self.opened.insert(topic.clone());
-        let left = left(until)?;
+        let left = left(until, self.contact.patience())?;
         let metadata = match self.admin.inner().fetch_metadata(Some(topic.as_str()), left) {
             Ok(metadata) => metadata,
             Err(error) => return Err(self.unanswered_within(left, &error)),
@@ -281,9 +291,11 @@ impl Prober {
     }
 
     fn renew(&mut self) {
-        match self.config.create() {
+        let patience = self.contact.patience();
+        match self.settings.admin_config(patience.span()).create() {
             Ok(admin) => {
                 self.admin = admin;
+                self.made_for = patience;
                 self.opened.clear();
             }
             Err(error) => tracing::warn!(%error, "could not make a new Kafka admin client; the old one goes on"),
@@ -293,13 +305,15 @@ impl Prober {
 
 /// Whether one of the addresses at which brokers say that they can be reached takes a connection. A broker answers whoever has found it, by whatever name; records
 /// go to the address that it advertises. Without any address nothing is known against them: a broker that is just starting tells of none.
-fn reach_one(addresses: &[(&str, i32)]) -> Result<(), String> {
+fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String> {
+    // Patience is three times an answer, and a connection takes one.
+    let (deadline, at_once) = (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
     let begun_at = clock::monotonic();
     // Begins with another one each time: those that cannot be reached must not use up the time of all others.
     let begin = rand::random_range(0..addresses.len().max(1));
     let mut tried = Vec::new();
     for (host, port) in addresses[begin..].iter().chain(&addresses[..begin]) {
-        let left = || REACH_DEADLINE.saturating_sub(clock::monotonic().since(begun_at)).min(CONNECT_DEADLINE);
+        let left = || deadline.saturating_sub(clock::monotonic().since(begun_at)).min(at_once);
         if left().is_zero() {
             break;
         }
@@ -324,8 +338,8 @@ fn can_connect(host: &str, port: i32, left: impl Fn() -> Duration) -> bool {
 }
 
 /// How long a question may take that must be answered until then.
-fn left(until: Monotonic) -> Result<Duration, LookUpError> {
-    let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE);
+fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
+    let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE.max(patience.span()));
     if left < Duration::from_millis(1) {
         return Err(LookUpError::Unavailable { reason: "no answer to the questions before this one".to_owned() });
     }
@@ -369,15 +383,18 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             i32::from(listener.local_addr().unwrap().port())
         };
-        assert_eq!(reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)]), Ok(()));
-        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)]).unwrap_err();
+        assert_eq!(reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)], Patience::default()), Ok(()));
+        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)], Patience::default()).unwrap_err();
         assert!(reason.contains(&format!("127.0.0.1:{closed}")) && reason.contains("127.0.0.1:-1"), "{reason}");
-        assert_eq!(reach_one(&[]), Ok(()), "one that is just starting");
+        assert_eq!(reach_one(&[], Patience::default()), Ok(()), "one that is just starting");
     }
 
     #[test]
     fn a_question_that_waited_too_long_is_not_asked() {
-        assert!(left(Monotonic::default()).is_err());
-        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60))), Ok(QUESTION_DEADLINE));
+        let patience = Patience::default();
+        assert!(left(Monotonic::default(), patience).is_err());
+        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60)), patience), Ok(QUESTION_DEADLINE));
+        let far_away = Patience::answered(Duration::from_secs(2));
+        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60)), far_away), Ok(far_away.span()));
     }
 }

@@ -8,9 +8,11 @@ use super::Reports;
 use crate::clock;
 use crate::domain::{Failure, Monotonic};
 use crate::engine::failure::{Defect, Renewals};
+use crate::engine::topics::Pace;
 use crate::kafka::{self, Contact, Fate, Hooks, Mode, Report};
 
-/// A producer without an acknowledgement for so long, while records wait and other clients reach Kafka, is asked whether anybody answers it.
+/// A producer without an acknowledgement for so long, while records wait, other clients reach Kafka and it has no connection, is asked whether anybody
+/// answers it.
 const PULSE_MAX: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -45,7 +47,7 @@ struct Marks {
     /// It was replaced: what fails in it then is handed over again, to its successor.
     is_retired: AtomicBool,
     acknowledged: AtomicU64,
-    /// A record of it had no answer until its deadline, though Kafka was there.
+    /// A record of it had no answer until its deadline, though Kafka was there and not slow.
     is_doubted: AtomicBool,
 }
 
@@ -78,7 +80,7 @@ impl Maker {
                 Fate::Acknowledged(_) => {
                     marked.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
-                Fate::Failed(failed) if failed.failure == Failure::Unknown && contact.is_held() => {
+                Fate::Failed(failed) if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() => {
                     marked.is_doubted.store(true, Ordering::Relaxed);
                 }
                 Fate::Failed(_) => {}
@@ -138,12 +140,18 @@ impl Line {
         }
         let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
         // It may be right, and its records wait to be sent again in a way that the broker recognises: whoever took them back would send them twice.
-        is_doubted
-            .then(|| (Defect::Doubt, "a record had no answer until its deadline, though Kafka is there".to_owned(), Retire::None))
+        is_doubted.then(|| {
+            (
+                Defect::Doubt,
+                "a record had no answer until its deadline, though Kafka is there and not slow".to_owned(),
+                Retire::None,
+            )
+        })
     }
 
-    /// Makes a new producer when nobody answers the one there is, though Kafka is there: librdkafka forgets all brokers when one that is just starting
-    /// tells of none, and never connects again (its issue 5301).
+    /// Makes a new producer when the one there is has no connection and nobody answers it, though Kafka is there: librdkafka forgets all brokers when one that
+    /// is just starting tells of none, and never connects again (its issue 5301). A producer with a connection is left alone, however long it goes without an
+    /// answer: a broker that throttles, or is slow, may have what it sent, and only this producer can wait for that.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -151,10 +159,43 @@ impl Line {
         let (producer, contact) = (self.current(), &self.maker.contact);
         let is_unanswered =
             producer.is_suspect(contact) && !producer.inner.is_answered(ANSWER_DEADLINE).await && contact.is_held();
+        // Looked at again: it may have connected meanwhile.
+        let is_unanswered = is_unanswered && producer.inner.has_no_way();
         if is_unanswered && self.replace(&producer, Retire::All)? {
-            tracing::warn!(producer = self.name(), "no broker answered the producer, though Kafka is there; a new one was made");
+            tracing::warn!(
+                producer = self.name(),
+                "the producer had no connection to any broker, though Kafka is there; a new one was made"
+            );
         }
         Ok(())
+    }
+
+    /// Takes back what waits to be sent, or to be sent again, because some of it has waited for the publish deadline while Kafka was not slow. What is younger is
+    /// handed over again. A request that is under way is left to be answered. The producer may be wrong about a partition: it is doubted.
+    pub(super) fn take_back_overdue(&self) {
+        self.current().marks.is_doubted.store(true, Ordering::Relaxed);
+        for producer in self.all() {
+            producer.inner.purge_queue();
+        }
+    }
+
+    /// The slowest pace of its producers; and for how long brokers hold their requests back.
+    pub(super) fn pace(&self) -> (Pace, Option<Duration>) {
+        let producers = self.all();
+        let throttle = producers.iter().filter_map(|producer| producer.inner.throttle()).max();
+        let pace = match throttle {
+            Some(_) => Pace::Throttled,
+            None if producers.iter().any(|producer| producer.inner.is_stalled()) => Pace::Stalled,
+            None => Pace::Steady,
+        };
+        (pace, throttle)
+    }
+
+    /// The one there is, and those that were replaced and have something to report.
+    fn all(&self) -> Vec<Arc<Producer>> {
+        let mut all = vec![self.current()];
+        all.extend(self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        all
     }
 
     /// Takes back what the producer holds: each record comes out with a report and is handed over again, if its batch is still this node's.
@@ -226,11 +267,12 @@ impl Producer {
         self.marks.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// True at most once in [`PULSE_MAX`]: for so long records have waited, and no more were acknowledged.
+    /// True at most once in [`PULSE_MAX`]: for so long records have waited, no more were acknowledged, and there is no connection.
     fn is_suspect(&self, contact: &Contact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_alive = acknowledged != pulse.acknowledged || self.inner.in_flight() == 0 || !contact.is_held();
+        let has_nothing_to_say = self.inner.in_flight() == 0 || !contact.is_held() || !self.inner.has_no_way();
+        let is_alive = acknowledged != pulse.acknowledged || has_nothing_to_say;
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
         if is_alive || is_suspect {
             *pulse = Pulse { acknowledged, since: now };

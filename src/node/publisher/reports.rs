@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ticket;
+use super::wide::Wide;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Failure, Outcome, Receipt, Seldom, TaskId};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
+use crate::engine::placing::WIDE_FROM_PARTITION;
 use crate::engine::topics::Action;
 use crate::kafka::{Contact, Failed, Fate, Report};
 use crate::kill_point::{Point, reach};
@@ -26,6 +28,8 @@ pub struct Reports {
     pub(super) clock: Arc<ClusterClock>,
     contact: Contact,
     metrics: Metrics,
+    /// A record that was taken back before it has been held for so long is handed over again.
+    publish_deadline: Duration,
     /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not at once, for a producer that has no leader for the
     /// topic refuses it at once.
     later: Mailbox<(Arc<Held>, u32)>,
@@ -37,22 +41,31 @@ pub struct Reports {
     pub completed: Mailbox<Arc<Held>>,
     /// What the states of the topics have come to.
     pub topic_actions: Mailbox<Action>,
+    pub(super) wide: Wide,
     dead_said: Mutex<Seldom>,
     deferred_said: Mutex<Seldom>,
 }
 
 impl Reports {
-    pub fn new(holdings: Arc<Holdings>, clock: Arc<ClusterClock>, contact: Contact, metrics: Metrics) -> Self {
+    pub fn new(
+        holdings: Arc<Holdings>,
+        clock: Arc<ClusterClock>,
+        contact: Contact,
+        metrics: Metrics,
+        publish_deadline: Duration,
+    ) -> Self {
         Self {
             holdings,
             clock,
             contact,
             metrics,
+            publish_deadline,
             later: Mailbox::default(),
             again: Mailbox::default(),
             alone: Mailbox::default(),
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
+            wide: Wide::default(),
             dead_said: Mutex::new(Seldom::new(SAY_EVERY)),
             deferred_said: Mutex::new(Seldom::new(SAY_EVERY)),
         }
@@ -82,10 +95,15 @@ impl Reports {
     fn acknowledged(&self, held: &Arc<Held>, index: u32, receipt: Receipt) {
         let place = ticket::place(index);
         let now = clock::monotonic();
-        if held.is_news(place, now)
-            && let Some(action) = self.holdings.acknowledged(held.topic_of(place), now)
-        {
-            self.topic_actions.put(action);
+        if held.is_news(place, now) {
+            // Since it was due, and not since it was claimed: a window may be long. Since it was claimed, and not since it was due: it may be overdue.
+            let overdue = self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
+            if let Some(action) = self.holdings.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
+                self.topic_actions.put(action);
+            }
+        }
+        if receipt.partition >= WIDE_FROM_PARTITION {
+            self.wide.add(held.topic_of(place));
         }
         let task = held.batch.task(place);
         self.metrics.published(receipt.published_at.since(task.first_id.due_at()));
@@ -95,15 +113,18 @@ impl Reports {
     pub(super) fn failed(&self, held: Arc<Held>, index: u32, failed: Failed, is_retired: bool) {
         let place = ticket::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
+        // Of a line whose records were taken back for the sake of some that have waited too long.
+        let is_early = failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
+        let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };
         let circumstances = Circumstances {
             is_given_up: held.is_given_up(),
-            is_blameless: is_retired || !self.contact.is_held(),
+            is_blameless: is_retired || is_early || !self.contact.is_held(),
             is_topic_gone: self.is_topic_gone(&held, place),
         };
         match remedy(failed.failure, circumstances) {
             Remedy::Alone => self.alone.put((held, index)),
             Remedy::Later => self.later.put((held, index)),
-            Remedy::GiveUp if failed.failure == Failure::Unavailable => self.dead(&held, place, TOPIC_GONE),
+            Remedy::GiveUp if failed.failure != Failure::RefusedForGood => self.dead_with_its_topic(&held, place),
             Remedy::GiveUp => self.dead(&held, place, &failed.reason.to_string()),
             Remedy::Defer => {
                 if !circumstances.is_given_up {
@@ -120,11 +141,19 @@ impl Reports {
         let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();
         let mut topics = self.holdings.topics();
-        if failed.failure == Failure::Unavailable {
-            topics.refused(topic, now);
-        }
+        let action = match failed.failure {
+            Failure::Forbidden => topics.forbidden(topic, now),
+            Failure::Unavailable => {
+                topics.refused(topic, now);
+                None
+            }
+            _ => None,
+        };
         topics.failed(topic, &reason);
         drop(topics);
+        if let Some(action) = action {
+            self.topic_actions.put(action);
+        }
         if self.deferred_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
         } else {
@@ -143,7 +172,7 @@ impl Reports {
             return true;
         }
         if self.is_topic_gone(held, place) {
-            self.dead(held, place, TOPIC_GONE);
+            self.dead_with_its_topic(held, place);
             return true;
         }
         false
@@ -151,6 +180,11 @@ impl Reports {
 
     fn is_topic_gone(&self, held: &Held, place: usize) -> bool {
         self.holdings.is_topic_gone(held.topic_of(place))
+    }
+
+    fn dead_with_its_topic(&self, held: &Arc<Held>, place: usize) {
+        let reason = self.holdings.topics().forbidden_for(held.topic_of(place)).unwrap_or(TOPIC_GONE).to_owned();
+        self.dead(held, place, &reason);
     }
 
     fn dead(&self, held: &Arc<Held>, place: usize, reason: &str) {

@@ -299,6 +299,7 @@ impl Model {
                 parked_for: Duration::from_secs(12),
                 reason: Some("Broker: Not enough in-sync replicas".to_owned()),
             }],
+            is_throttled: false,
             missing: self.missing(),
         }
     }

@@ -197,6 +197,8 @@ pub struct ClusterView {
     pub backlog: Option<Backlog>,
     /// Topics that take no records of this node's; the longest first, at most [`PARKED_SHOWN_MAX`].
     pub parked_topics: Vec<ParkedTopic>,
+    /// Brokers hold this node's records back by a quota.
+    pub is_throttled: bool,
     /// What this node lacks to be ready.
     pub missing: Vec<Missing>,
 }

@@ -277,7 +277,9 @@ impl Protocol {
                 state.excused |= bit(task);
             }
             Failure::RefusedForGood => no_more(&mut state.faults.refusals_for_good)?,
-            Failure::NotSent | Failure::BatchRefused | Failure::Unavailable => no_more(&mut state.faults.refusals)?,
+            Failure::NotSent | Failure::BatchRefused | Failure::Unavailable | Failure::Forbidden => {
+                no_more(&mut state.faults.refusals)?
+            }
         }
         let was_sent = state.nodes[usize::from(slot)].maybe_sent >> batch & 1 == 1;
         let queued = &mut state.nodes[usize::from(slot)].progress[batch][task];

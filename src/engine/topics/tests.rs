@@ -1,0 +1,325 @@
+use super::*;
+
+const SETTINGS: Settings =
+    Settings { silence_max: Duration::from_secs(5), denial_max: Duration::from_secs(300), tasks_max: 100, bytes_max: 1_000 };
+
+fn second(n: u64) -> Monotonic {
+    Monotonic::from_start(Duration::from_secs(n))
+}
+
+fn topic() -> TopicName {
+    TopicName::stored("orders")
+}
+
+fn silent_topics() -> Topics {
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    assert_eq!(topics.turn(second(4), true, |_| true), []);
+    assert_eq!(topics.turn(second(5), true, |_| true), [Action::Parked(topic())]);
+    topics
+}
+
+/// It is probed from second 10 on, and nothing of it is held.
+fn probed_topics() -> Topics {
+    let mut topics = silent_topics();
+    topics.released(&topic(), 1, 10);
+    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+    assert!(topics.is_open(&topic()));
+    topics
+}
+
+#[test]
+fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
+    let mut topics = silent_topics();
+    assert_eq!(topics.left_out(), [topic()]);
+    assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
+    assert!(topics.is_open(&topic()));
+}
+
+#[test]
+fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
+    let mut topics = probed_topics();
+    topics.held(&topic(), 1, 10, second(10));
+    topics.refused(&topic(), second(10));
+    topics.released(&topic(), 1, 10);
+    assert!(!topics.is_open(&topic()), "nothing more is let through");
+    assert_eq!(topics.turn(second(14), true, |_| false), []);
+    assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
+    // One partition takes none, another one does.
+    topics.looked(&topic(), Sight::There, second(15));
+    topics.held(&topic(), 2, 20, second(15));
+    topics.refused(&topic(), second(15));
+    assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Unparked(topic())));
+    assert!(topics.is_open(&topic()));
+}
+
+#[test]
+fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
+    let mut topics = silent_topics();
+    let (name, other) = (topic(), TopicName::stored("refunds"));
+    let parked = |topic, since| Parked { topic, is_gone: false, since: second(since), reason: None };
+    assert_eq!(topics.parked(), [parked(&name, 5)]);
+    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
+    topics.looked(&name, Sight::There, second(10));
+    assert_eq!(topics.parked(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
+    topics.held(&other, 1, 10, second(11));
+    topics.turn(second(16), true, |_| true);
+    assert_eq!(topics.parked(), [parked(&name, 5), parked(&other, 16)]);
+    topics.acknowledged(&name, second(17));
+    assert_eq!(topics.parked(), [parked(&other, 16)]);
+}
+
+#[test]
+fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
+    let mut topics = silent_topics();
+    assert_eq!(topics.parked()[0].reason, None, "its records wait, none has failed");
+    topics.failed(&topic(), "no leader");
+    topics.failed(&topic(), "timed out");
+    assert_eq!((topics.parked()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
+    topics.acknowledged(&topic(), second(6));
+    assert_eq!(topics.reason(&topic()), None);
+}
+
+#[test]
+fn a_probe_lets_one_claim_through() {
+    let mut topics = probed_topics();
+    topics.held(&topic(), 5, 50, second(11));
+    assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
+    assert_eq!(topics.turn(second(16), true, |_| false), []);
+    assert_eq!(topics.turn(second(17), true, |_| true), []);
+    assert_eq!(topics.left_out(), [topic()], "parked again");
+    assert_eq!(topics.turn(second(22), true, |_| true), [Action::Look(topic())]);
+}
+
+#[test]
+fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
+    let mut topics = silent_topics();
+    topics.released(&topic(), 1, 10);
+    topics.looked(&topic(), Sight::There, second(10));
+    topics.held(&topic(), 5, 50, second(11));
+    assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
+    assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Unparked(topic())));
+    assert!(topics.is_open(&topic()));
+}
+
+#[test]
+fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
+    let mut topics = silent_topics();
+    let in_five_minutes = Action::Denied(topic(), Duration::from_secs(300));
+    assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), Some(in_five_minutes));
+    for n in (20..310).step_by(10) {
+        assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
+    }
+    assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
+    assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
+    assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
+    assert!(!topics.is_gone(&topic()));
+}
+
+#[test]
+fn a_topic_that_is_gone_stays_so_though_nothing_of_it_is_held() {
+    let mut topics = silent_topics();
+    topics.released(&topic(), 1, 10);
+    for n in (10..=310).step_by(10) {
+        topics.looked(&topic(), Sight::Denied, second(n));
+    }
+    assert_eq!(topics.turn(second(311), true, |_| false), []);
+    assert!(topics.is_gone(&topic()), "a sweep brings its tasks only now");
+    assert_eq!(topics.turn(second(611), true, |_| false), [Action::Look(topic())]);
+    assert!(!topics.is_gone(&topic()), "the table is bounded");
+}
+
+#[test]
+fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
+    let mut topics = Topics::new(Settings { denial_max: Duration::from_secs(6), ..SETTINGS });
+    topics.refused(&topic(), second(0));
+    topics.turn(second(5), true, |_| false);
+    for n in [10, 15, 20] {
+        topics.looked(&topic(), Sight::Denied, second(n));
+    }
+    topics.turn(second(90), true, |_| false);
+    assert!(topics.is_gone(&topic()), "a task that was put off at 19 for 60 s meets it");
+    topics.turn(second(141), true, |_| false);
+    assert!(!topics.is_gone(&topic()), "the table is bounded");
+}
+
+#[test]
+fn denials_with_a_gap_between_do_not_add_up() {
+    let mut topics = silent_topics();
+    let in_five_minutes = Some(Action::Denied(topic(), SETTINGS.denial_max));
+    assert_eq!(topics.looked(&topic(), Sight::Denied, second(10)), in_five_minutes);
+    assert_eq!(topics.looked(&topic(), Sight::Denied, second(400)), in_five_minutes);
+    assert_eq!(topics.looked(&topic(), Sight::Denied, second(410)), None);
+}
+
+#[test]
+fn a_topic_that_refuses_at_once_is_parked_though_nothing_waits() {
+    let mut topics = Topics::new(SETTINGS);
+    topics.refused(&topic(), second(0));
+    assert_eq!(topics.turn(second(4), true, |_| false), []);
+    topics.refused(&topic(), second(4));
+    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
+}
+
+#[test]
+fn a_probe_without_a_task_goes_on() {
+    let mut topics = silent_topics();
+    topics.released(&topic(), 1, 10);
+    assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.turn(second(100), true, |_| false), []);
+    assert!(topics.is_open(&topic()));
+}
+
+#[test]
+fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    assert_eq!(topics.turn(second(60), false, |_| true), []);
+    assert_eq!(topics.turn(second(64), true, |_| true), []);
+    assert_eq!(topics.turn(second(65), true, |_| true), [Action::Parked(topic())]);
+}
+
+#[test]
+fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 100, 10, second(0));
+    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+    assert_eq!(topics.held_by_full(), (100, 10));
+    topics.released(&topic(), 24, 0);
+    assert!(!topics.full().is_empty(), "a claim's worth is no room");
+    topics.released(&topic(), 1, 0);
+    assert!(topics.is_open(&topic()) && topics.full().is_empty());
+    topics.held(&topic(), 0, 990, second(0));
+    assert!(!topics.is_open(&topic()), "bytes count as well");
+}
+
+#[test]
+fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon() {
+    let mut topics = silent_topics();
+    for n in (10..=310).step_by(10) {
+        topics.looked(&topic(), Sight::Denied, second(n));
+    }
+    assert!(topics.is_gone(&topic()));
+    topics.held(&topic(), 100, 10, second(311));
+    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
+}
+
+#[test]
+fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
+    let mut topics = silent_topics();
+    topics.released(&topic(), 1, 10);
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+    assert_eq!((topics.parked_count(), topics.topics.len()), (0, 1));
+    assert_eq!(topics.turn(second(300), true, |_| false), []);
+    assert_eq!(topics.topics.len(), 1);
+    assert_eq!(topics.turn(second(311), true, |_| false), []);
+    assert_eq!(topics.topics.len(), 0);
+}
+
+#[test]
+fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
+    for pace in [Pace::Stalled, Pace::Throttled] {
+        let mut topics = Topics::new(SETTINGS);
+        topics.set_pace(pace);
+        topics.held(&topic(), 1, 10, second(0));
+        for n in 1..60 {
+            assert_eq!(topics.turn(second(n), true, |_| true), [], "{pace:?}");
+        }
+        topics.set_pace(Pace::Steady);
+        assert_eq!(topics.turn(second(63), true, |_| true), [], "what was slow a moment ago gets its time");
+        assert_eq!(topics.turn(second(64), true, |_| true), [Action::Parked(topic())]);
+        topics.set_pace(pace);
+        let refusing = TopicName::stored("refusing");
+        topics.refused(&refusing, second(70));
+        assert!(topics.turn(second(75), true, |_| false).contains(&Action::Parked(refusing)), "{pace:?}");
+    }
+}
+
+#[test]
+fn a_probe_is_not_unanswered_while_kafka_is_slow() {
+    let mut topics = probed_topics();
+    topics.held(&topic(), 1, 10, second(11));
+    topics.set_pace(Pace::Throttled);
+    assert_eq!(topics.turn(second(40), true, |_| true), []);
+    assert_eq!(topics.acknowledged(&topic(), second(50)), Some(Action::Unparked(topic())));
+}
+
+#[test]
+fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowledgement() {
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    topics.waited(Duration::from_secs(8));
+    assert_eq!(topics.turn(second(5), true, |_| true), []);
+    topics.waited(Duration::from_secs(8));
+    assert_eq!(topics.turn(second(15), true, |_| true), []);
+    assert_eq!(topics.turn(second(16), true, |_| true), [Action::Parked(topic())]);
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    topics.waited(Duration::from_secs(8));
+    assert_eq!(topics.turn(second(5), true, |_| true), []);
+    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Parked(topic())], "that was long ago");
+}
+
+#[test]
+fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
+    let settings = Settings { tasks_max: 1_000_000, bytes_max: 100 << 20, ..SETTINGS };
+    let mut topics = Topics::new(settings);
+    topics.held(&topic(), 10, 1 << 20, second(0));
+    assert!(topics.is_open(&topic()));
+    topics.set_pace(Pace::Throttled);
+    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()), "nothing went out of it");
+    topics.released(&topic(), 8, 960 << 10);
+    topics.held(&topic(), 8, 500 << 10, second(1));
+    assert!(topics.is_open(&topic()), "564 KiB are in flight, and 960 went out");
+    topics.held(&topic(), 8, 500 << 10, second(2));
+    assert!(!topics.is_open(&topic()));
+    topics.set_pace(Pace::Steady);
+    assert!(topics.is_open(&topic()));
+}
+
+#[test]
+fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_missing() {
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    assert_eq!(topics.forbidden(&topic(), second(0)), Some(Action::Forbidden(topic(), SETTINGS.denial_max)));
+    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
+    for n in (10..300).step_by(10) {
+        topics.turn(second(n), true, |_| false);
+        assert_eq!(topics.looked(&topic(), Sight::There, second(n)), Some(Action::Unparked(topic())), "metadata does not tell");
+        assert_eq!(topics.forbidden(&topic(), second(n + 1)), None);
+        assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "parked at {n}");
+    }
+    topics.failed(&topic(), "not authorized");
+    assert_eq!(topics.forbidden(&topic(), second(300)), Some(Action::Gone(topic())));
+    assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (true, Some("not authorized")));
+    topics.looked(&topic(), Sight::There, second(305));
+    assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Unparked(topic())));
+    assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (false, None));
+}
+
+#[test]
+fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far_apart_do_not_add_up() {
+    let anew = Some(Action::Forbidden(topic(), SETTINGS.denial_max));
+    let mut topics = Topics::new(SETTINGS);
+    topics.held(&topic(), 1, 10, second(0));
+    assert_eq!(topics.forbidden(&topic(), second(0)), anew);
+    assert_eq!(topics.forbidden(&topic(), second(80)), None);
+    assert_eq!(topics.forbidden(&topic(), second(400)), anew, "nobody tried for long");
+    topics.acknowledged(&topic(), second(410));
+    assert_eq!(topics.forbidden(&topic(), second(411)), anew);
+    topics.turn(second(412), false, |_| false);
+    assert_eq!(topics.forbidden(&topic(), second(413)), anew, "all of Kafka was away");
+}
+
+#[test]
+fn a_topic_that_is_not_shown_to_this_node_is_given_up_on_as_late_as_one_that_is_missing() {
+    let mut topics = silent_topics();
+    assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(10)), Some(Action::Forbidden(topic(), SETTINGS.denial_max)));
+    for n in (20..310).step_by(10) {
+        assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(n)), None);
+    }
+    assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(310)), Some(Action::Gone(topic())));
+    assert!(topics.forbidden_for(&topic()).is_some());
+}

@@ -1,0 +1,69 @@
+//! How long an answer of Kafka may take before it counts as missing.
+//!
+//! Patience follows the answers: three times what the last one took, so that a Kafka whose answers take two seconds is one that answers. While none comes it
+//! doubles from question to question, for nobody knows how far away Kafka is: contact that is held is lost after the patience that it has earned.
+
+use std::time::Duration;
+
+const MIN: Duration = Duration::from_secs(1);
+const MAX: Duration = Duration::from_secs(15);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(MIN)
+    }
+}
+
+impl Patience {
+    pub(super) const fn span(self) -> Duration {
+        self.0
+    }
+
+    /// After an answer that took so long.
+    pub(super) fn answered(took: Duration) -> Self {
+        Self(took.saturating_mul(3).clamp(MIN, MAX))
+    }
+
+    /// After a question without an answer.
+    pub(super) fn unanswered(self) -> Self {
+        Self(self.0.saturating_mul(2).min(MAX))
+    }
+
+    /// True when a client that was made for `self` is to be made anew for `other`: its connections are given up too early, or far too late.
+    pub(super) fn is_far_from(self, other: Self) -> bool {
+        other.0 > self.0 || other.0.saturating_mul(4) <= self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn patience_grows_until_there_is_an_answer_and_then_follows_it() {
+        let mut patience = Patience::default();
+        let mut spans = Vec::new();
+        for _ in 0..6 {
+            spans.push(patience.span().as_secs());
+            patience = patience.unanswered();
+        }
+        assert_eq!(spans, [1, 2, 4, 8, 15, 15]);
+        assert_eq!(Patience::answered(seconds(2)).span(), seconds(6));
+        assert_eq!(Patience::answered(Duration::from_millis(3)).span(), seconds(1));
+        assert_eq!(Patience::answered(seconds(60)).span(), seconds(15));
+    }
+
+    #[test]
+    fn a_client_is_made_anew_for_more_patience_and_for_much_less() {
+        let (little, some, much) = (Patience(seconds(1)), Patience(seconds(3)), Patience(seconds(4)));
+        assert!(little.is_far_from(some) && much.is_far_from(little));
+        assert!(!much.is_far_from(some) && !some.is_far_from(little) && !some.is_far_from(some));
+    }
+}

@@ -1,0 +1,185 @@
+//! Signs of life of a producer's connections, out of librdkafka's statistics.
+//!
+//! Silence proves nothing: a broker that throttles a client stops reading from its connection for as long as the client is over its quota, and one that is
+//! overloaded, far away or suspended answers late. So what is concluded from silence asks here for evidence: whether there is a connection at all, whether
+//! requests wait for an answer on one, and whether a broker says that it throttles.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::domain::Monotonic;
+
+/// What the statistics of one client have told so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signs {
+    taken_at: Option<Monotonic>,
+    /// Until when what a broker said of throttling holds.
+    throttled_until: Option<Monotonic>,
+    /// The last time it said so: how long it holds requests back.
+    throttle: Duration,
+    brokers: HashMap<String, Connection>,
+    is_stalled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    has_way: bool,
+    is_waiting: bool,
+    answers: u64,
+}
+
+/// The part of the statistics that is read here.
+#[derive(Deserialize)]
+struct Statistics {
+    brokers: HashMap<String, Broker>,
+}
+
+#[derive(Deserialize)]
+struct Broker {
+    source: String,
+    state: String,
+    /// Requests that were sent and are not answered.
+    waitresp_cnt: i64,
+    /// Answers received.
+    rx: u64,
+    throttle: Window,
+}
+
+#[derive(Deserialize)]
+struct Window {
+    /// In milliseconds.
+    max: i64,
+}
+
+/// States of a connection that is neither there nor being made.
+const NO_WAY: [&str; 3] = ["INIT", "DOWN", "TRY_CONNECT"];
+const UP: [&str; 2] = ["UP", "REAUTH"];
+/// Where a broker was learnt of that is none: librdkafka keeps partitions without a leader there.
+const INTERNAL: &str = "internal";
+
+impl Signs {
+    /// Takes in the statistics of `now`, which come each `interval`. What cannot be read changes nothing.
+    pub(super) fn take_in(&mut self, statistics: &[u8], now: Monotonic, interval: Duration) {
+        match serde_json::from_slice(statistics) {
+            Ok(statistics) => self.update(statistics, now, interval),
+            Err(error) => tracing::debug!(%error, "the statistics of a Kafka client"),
+        }
+    }
+
+    fn update(&mut self, mut statistics: Statistics, now: Monotonic, interval: Duration) {
+        statistics.brokers.retain(|_, broker| broker.source != INTERNAL);
+        let throttle = statistics.brokers.values().map(|broker| broker.throttle.max).max().unwrap_or(0);
+        if let Ok(millis @ 1..) = u64::try_from(throttle) {
+            self.throttle = Duration::from_millis(millis);
+            // It may have been said at the end of the interval, and the next answer comes after the pause at the earliest.
+            self.throttled_until = Some(now.plus(self.throttle).plus(interval * 2));
+        }
+        let before = std::mem::take(&mut self.brokers);
+        let connections = statistics.brokers.into_iter().map(|(name, broker)| {
+            let connection = Connection {
+                has_way: !NO_WAY.contains(&broker.state.as_str()),
+                is_waiting: UP.contains(&broker.state.as_str()) && broker.waitresp_cnt > 0,
+                answers: broker.rx,
+            };
+            (name, connection)
+        });
+        self.brokers = connections.collect();
+        // Requests are waiting, and were at the last look, and nothing was answered in between.
+        let is_stalled = |(name, connection): (&String, &Connection)| {
+            connection.is_waiting
+                && before.get(name).is_some_and(|before| before.is_waiting && before.answers == connection.answers)
+        };
+        self.is_stalled = self.brokers.iter().any(is_stalled);
+        self.taken_at = Some(now);
+    }
+
+    /// For how long a broker holds requests back, if one said so lately. While requests of the throttled client wait, what it said holds on.
+    pub(super) fn throttle(&self, now: Monotonic) -> Option<Duration> {
+        let is_told = self.throttled_until.is_some_and(|until| now < until);
+        let waits_on = self.throttled_until.is_some() && self.is_stalled;
+        (is_told || waits_on).then_some(self.throttle)
+    }
+
+    /// True when a broker has requests that it has not answered since the last statistics but one.
+    pub(super) const fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// True when there is, for certain, no connection to any broker, nor one that is being made. Before the first statistics nothing is certain.
+    pub(super) fn has_no_way(&self) -> bool {
+        self.taken_at.is_some() && !self.brokers.values().any(|connection| connection.has_way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(2);
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(seconds))
+    }
+
+    /// As librdkafka 2.12 writes it, with members left out.
+    fn statistics(state: &str, waiting: i64, answers: u64, throttle_ms: i64) -> String {
+        format!(
+            r#"{{ "name": "punctual#producer-1", "ts": 5016483227792, "brokers": {{ "b:9092/1": {{ "name": "b:9092/1", "source": "learned", "state": "{state}",
+                "waitresp_cnt": {waiting}, "rx": {answers}, "rtt": {{ "max": 9 }}, "throttle": {{ "min": 0, "max": {throttle_ms}, "cnt": 1 }},
+                "toppars": {{ "t-0": {{ "topic": "t", "partition": 0 }} }} }},
+                ":0/internal": {{ "source": "internal", "state": "UP", "waitresp_cnt": 1, "rx": 0, "throttle": {{ "max": 0 }} }} }}, "topics": {{ "t": {{ "topic": "t", "partitions": {{}} }} }} }}"#
+        )
+    }
+
+    fn signs(lines: &[(&str, i64, u64, i64)]) -> Signs {
+        let mut signs = Signs::default();
+        for (turn, (state, waiting, answers, throttle)) in (1..).zip(lines) {
+            signs.take_in(statistics(state, *waiting, *answers, *throttle).as_bytes(), at(turn * 2), INTERVAL);
+        }
+        signs
+    }
+
+    #[test]
+    fn a_broker_that_throttles_is_known_for_as_long_as_it_said_and_while_it_is_silent() {
+        let one = signs(&[("UP", 5, 10, 6_400)]);
+        assert_eq!(one.throttle(at(2)), Some(Duration::from_millis(6_400)));
+        assert_eq!(one.throttle(at(12)), Some(Duration::from_millis(6_400)), "two intervals beyond that");
+        assert_eq!(one.throttle(at(13)), None);
+        let silent = signs(&[("UP", 5, 10, 6_400), ("UP", 5, 10, 0)]);
+        assert_eq!(silent.throttle(at(60)), Some(Duration::from_millis(6_400)), "it has not answered since");
+        let over = signs(&[("UP", 5, 10, 6_400), ("UP", 5, 12, 0)]);
+        assert_eq!(over.throttle(at(60)), None);
+        assert_eq!(signs(&[("UP", 5, 10, 0)]).throttle(at(2)), None);
+    }
+
+    #[test]
+    fn requests_without_any_answer_between_two_looks_are_a_stall() {
+        assert!(!signs(&[("UP", 1, 10, 0)]).is_stalled(), "it was sent a moment ago");
+        assert!(signs(&[("UP", 1, 10, 0), ("UP", 3, 10, 0)]).is_stalled());
+        assert!(!signs(&[("UP", 1, 10, 0), ("UP", 3, 11, 0)]).is_stalled(), "it answers");
+        assert!(!signs(&[("UP", 0, 10, 0), ("UP", 3, 10, 0)]).is_stalled(), "nothing was asked");
+        assert!(!signs(&[("UP", 1, 10, 0), ("DOWN", 1, 10, 0)]).is_stalled(), "that is not slow");
+    }
+
+    #[test]
+    fn only_a_client_without_any_connection_has_no_way() {
+        assert!(!Signs::default().has_no_way(), "nothing is known");
+        assert!(signs(&[("DOWN", 0, 0, 0)]).has_no_way());
+        assert!(signs(&[("INIT", 0, 0, 0)]).has_no_way());
+        for state in ["CONNECT", "SSL_HANDSHAKE", "AUTH_REQ", "APIVERSION_QUERY", "UP"] {
+            assert!(!signs(&[(state, 0, 0, 0)]).has_no_way(), "{state}");
+        }
+        let mut forgot_all = signs(&[("UP", 0, 5, 0)]);
+        forgot_all.take_in(br#"{ "brokers": {} }"#, at(9), INTERVAL);
+        assert!(forgot_all.has_no_way());
+    }
+
+    #[test]
+    fn what_cannot_be_read_changes_nothing() {
+        let mut signs = signs(&[("UP", 5, 10, 6_400)]);
+        signs.take_in(b"{", at(4), INTERVAL);
+        assert!(signs.throttle(at(4)).is_some() && !signs.has_no_way());
+    }
+}
