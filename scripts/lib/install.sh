@@ -158,6 +158,7 @@ install_servers() {
   lock install "waiting for another installation to finish"
   ask_for_servers_tools
   need_for_servers
+  ! is_breakable || need build-essential has_compiler # for Postgres's clock
   all_is_there
   mkdir -p "$CACHE"
   build kafka "fetching Kafka $KAFKA_VERSION with Maven" &
@@ -168,7 +169,7 @@ install_servers() {
 
 servers_are_installed() {
   postgres_is_installed && has curl >/dev/null && kafka_is_installed && etcd_is_installed &&
-    { ! is_breakable || toxiproxy_is_installed; }
+    { ! is_breakable || { toxiproxy_is_installed && has_compiler >/dev/null; }; }
 }
 
 build() { # SERVICE TEXT

@@ -100,7 +100,7 @@ postgres_prepare() {
   local socket
   postgres_place
   [[ -d $STACK/postgres/data ]] || postgres_create
-  ! is_breakable || disk_mount
+  ! is_breakable || { disk_mount && clock_prepare; }
   postgres_unlock
   socket=$(postgres_socket_folder)
   [[ -d $socket ]] || make_outside "$socket"
@@ -168,8 +168,10 @@ postgres_takes() { # SETTING VALUE
 }
 
 postgres_spawn() {
+  local clock=()
+  ! is_breakable || mapfile -t clock < <(clock_words)
   cd / # not a folder that Postgres's user cannot enter
-  spawn postgres "${POSTGRES_AS[@]}" "$(postgres_bin)/postgres" -D "$(postgres_home)/data" \
+  spawn postgres "${POSTGRES_AS[@]}" "${clock[@]}" "$(postgres_bin)/postgres" -D "$(postgres_home)/data" \
     "$(postgres_mark)"
 }
 

@@ -52,6 +52,8 @@ pub struct Extras {
     pub toxiproxy: String,
     /// The folder of Postgres's small disk.
     pub disk: String,
+    /// The file that moves Postgres's clock.
+    pub clock: String,
 }
 
 impl OwnStack {
@@ -75,7 +77,11 @@ impl OwnStack {
         let value = |key: &str| find(key).unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}"));
         let stack =
             Stack { database_url: value("PUNCTUAL_DATABASE_URL"), kafka: value("PUNCTUAL_KAFKA"), etcd: value("PUNCTUAL_ETCD") };
-        let extras = find("PUNCTUAL_TEST_TOXIPROXY").map(|toxiproxy| Extras { toxiproxy, disk: value("PUNCTUAL_TEST_DISK") });
+        let extras = find("PUNCTUAL_TEST_TOXIPROXY").map(|toxiproxy| Extras {
+            toxiproxy,
+            disk: value("PUNCTUAL_TEST_DISK"),
+            clock: value("PUNCTUAL_TEST_CLOCK"),
+        });
         Self { name, stack, extras }
     }
 
