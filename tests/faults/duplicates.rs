@@ -13,6 +13,9 @@ use super::plan::Kind;
 const AFTERMATH_MS: i64 = 2000;
 /// What is sent while all is slow may be answered after the publish deadline of the nodes (8 s).
 const DEADLINE_AFTERMATH_MS: i64 = 10_000;
+/// After a quota is gone the broker still holds back those who have sent too much: for as long as
+/// they would have needed for it. A dead node's records, too, arrive that late.
+pub const QUOTA_AFTERMATH_MS: i64 = 60_000;
 
 /// Records beyond the first of each task, by the kind of operation that explains them; and those that none does.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
@@ -46,9 +49,18 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
             Kind::TopicLimit => record.topic == super::history::LIMITED,
             _ => true,
         };
-        let aftermath = if span.operation.kind.is_slow_afterwards() { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };
-        let goes_on = span.begin <= until && record.at <= span.end + aftermath;
+        let goes_on = span.begin <= until && record.at <= aftermath_end(history, span);
         span.operation.kind.may_duplicate() && is_of_topic && goes_on
     };
     history.spans.iter().filter(explains).max_by_key(|span| span.begin)
+}
+
+/// When all that an operation has begun has come to its end. A quota explains no duplicate, but what
+/// was sent before an operation arrives later by as much as the quota holds it back.
+fn aftermath_end(history: &History, span: &Span) -> i64 {
+    let is_slow = span.operation.kind.is_slow_afterwards();
+    let end = span.end + if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };
+    let quotas = history.spans.iter().filter(|quota| quota.operation.kind == Kind::Quota);
+    let held_back = quotas.map(|quota| (quota.begin, quota.end + QUOTA_AFTERMATH_MS));
+    held_back.filter(|(begin, until)| *begin <= end && span.begin <= *until).map(|(_, until)| until).fold(end, i64::max)
 }

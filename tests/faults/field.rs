@@ -8,6 +8,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::clock_file::ClockFile;
 use super::history::{Arrival, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
@@ -44,6 +45,7 @@ pub struct Field {
     /// Logs, and what is found in the end.
     pub folder: PathBuf,
     clock_file: PathBuf,
+    pub postgres_clock: Arc<ClockFile>,
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
     pub unable: Mutex<Vec<(String, i64)>>,
@@ -81,6 +83,7 @@ impl Field {
         put_on_small_disk(&own, &cluster.database.name, &extras.disk).await;
         cluster.migrate().await;
         let clock_file = folder.join("clock");
+        let postgres_clock = Arc::new(ClockFile::open(&extras.clock));
         let mut field = Self {
             own,
             cluster,
@@ -89,6 +92,7 @@ impl Field {
             http: client(HTTP_DEADLINE),
             folder,
             clock_file,
+            postgres_clock,
             topics: Mutex::default(),
             readers: Mutex::default(),
             unable: Mutex::default(),
@@ -208,7 +212,7 @@ impl Field {
 
     // --- what Postgres holds ---
 
-    /// Tasks due before `until` that wait, follow-ups of all times, and batches that are not settled.
+    /// Tasks due before `until` of Postgres's clock that wait, follow-ups of all times, and batches that are not settled.
     pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
         let query = "select
               (select count(*) from (select id, first_id from task union all select id, first_id from task_far) waiting

@@ -1,10 +1,12 @@
 //! What has happened in a run, as the oracle sees it: who asked for what and what was answered, what arrived, what the execlog says in the end, and what was
-//! done to the servers meanwhile. Plain data; all times are milliseconds since the epoch by the one clock of this machine, which is Postgres's and Kafka's.
+//! done to the servers meanwhile. Plain data; times are milliseconds since the epoch. Due times are by Postgres's clock, all the others by the machine's, which is
+//! Kafka's; `clock` translates between them.
 
 use std::collections::HashMap;
 
 use uuid::Uuid;
 
+use super::clock::PostgresClock;
 use super::plan::{Kind, Operation};
 
 /// The topics of a run, by their indexes: one that nothing is done to, and one for each operation on a topic.
@@ -25,6 +27,7 @@ pub struct History {
     /// Operations as they were carried out.
     pub spans: Vec<Span>,
     pub topics: Vec<Topic>,
+    pub clock: PostgresClock,
     /// Answers that no request should get, such as a 500.
     pub oddities: Vec<String>,
     /// When each process of a node, by its name, first said that it cannot publish.

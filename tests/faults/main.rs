@@ -17,15 +17,19 @@ mod support;
 
 mod args;
 mod caller;
+mod clock;
+mod clock_file;
 mod duplicates;
 mod field;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
 mod history;
+mod lateness;
 mod names;
 mod nodes;
 mod oracle;
 mod perform;
 mod plan;
+mod quota;
 mod report;
 mod round;
 mod scenarios;

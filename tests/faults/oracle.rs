@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::duplicates;
 use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
+use super::lateness;
 use super::names;
 use super::plan::Kind;
 
@@ -31,6 +32,7 @@ pub enum Rule {
     WrongDeadLetter,
     WrongAnswer,
     BrokenNode,
+    Late,
     Uncovered,
 }
 
@@ -50,8 +52,10 @@ pub struct Judgement {
     pub duplicates: BTreeMap<Kind, usize>,
     /// Of each kind: how often it was done, and the records at stake: due before it ended, and appended after it began.
     pub stakes: BTreeMap<Kind, (usize, usize)>,
-    /// Append time minus due time of each task's first record, sorted.
+    /// From when each task was due by Postgres's clock until its first record was appended, sorted.
     pub lateness: Vec<i64>,
+    /// The longest that a task waited without a reason.
+    pub unexplained_max: i64,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -237,7 +241,9 @@ impl<'a> Case<'a> {
         let finals: Vec<&Line> = task.lines.iter().copied().filter(|line| line.is_final()).collect();
         let pending = self.history.pending.get(&id).copied();
         match (finals.as_slice(), pending) {
-            ([], Some(due_at)) if due_at > self.history.ended_at && task.records.is_empty() => self.found.counts.pending += 1,
+            ([], Some(due_at)) if due_at > self.history.clock.earliest(self.history.ended_at) && task.records.is_empty() => {
+                self.found.counts.pending += 1
+            }
             ([], _) => {
                 let states: Vec<&str> = task.lines.iter().map(|line| line.state.as_str()).collect();
                 let what =
@@ -350,12 +356,10 @@ impl<'a> Case<'a> {
         };
         for record in &task.records {
             let latest = [due_at, record.due_header].into_iter().flatten().max();
-            if let Some(due_at) = latest.filter(|due_at| record.at < *due_at) {
-                self.add(
-                    Rule::Early,
-                    Some(id),
-                    format!("due at {due_at}, appended at {}: {} ms early", record.at, due_at - record.at),
-                );
+            let shown = self.history.clock.latest(record.at);
+            if let Some(due_at) = latest.filter(|due_at| shown < *due_at) {
+                let what = format!("due at {due_at}, appended when Postgres's clock showed {shown}: {} ms early", due_at - shown);
+                self.add(Rule::Early, Some(id), what);
             }
             let Some(submit) = task.submit else { continue };
             let is_same = record.payload_hash == Some(submit.payload_hash)
@@ -368,7 +372,21 @@ impl<'a> Case<'a> {
             }
         }
         if let Some((record, due_at)) = task.records.first().zip(due_at) {
+            let due_at = self.history.clock.reached(due_at);
             self.found.lateness.push(record.at - due_at);
+            self.check_wait(id, task, (due_at, record.at));
+        }
+    }
+
+    /// Rule 11: lateness has a reason. What was submitted late is due when it was accepted.
+    fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
+        let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some()) else { return };
+        let wait = (due_at.max(submit.answered_at), at);
+        let unexplained = lateness::unexplained(&self.history.spans, wait, task.was_deferred());
+        self.found.unexplained_max = self.found.unexplained_max.max(unexplained);
+        if unexplained > lateness::UNEXPLAINED_MAX_MS {
+            let what = format!("waited from {} to {at}, and nothing explains {unexplained} ms of it", wait.0);
+            self.add(Rule::Late, Some(id), what);
         }
     }
 
@@ -391,7 +409,7 @@ impl<'a> Case<'a> {
     fn check_in_time(&self, id: Uuid, answered_at: i64) -> Option<String> {
         let submit = self.tasks.get(&id)?.submit?;
         let Outcome::Accepted { due_at, .. } = submit.outcome else { return None };
-        let before = due_at - answered_at;
+        let before = due_at - self.history.clock.latest(answered_at);
         (before > WINDOW_MS).then(|| format!("told `too_late` {before} ms before it was due"))
     }
 
@@ -470,7 +488,9 @@ impl<'a> Case<'a> {
         for span in &self.history.spans {
             let kind = span.operation.kind;
             let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
-            let is_at_stake = |record: &&Arrival| record.due_header.is_some_and(|due_at| due_at <= end) && record.at >= begin;
+            let shown_end = self.history.clock.latest(end);
+            let is_at_stake =
+                |record: &&Arrival| record.due_header.is_some_and(|due_at| due_at <= shown_end) && record.at >= begin;
             let count = self.history.records.iter().filter(is_at_stake).count();
             let entry = self.found.stakes.entry(kind).or_default();
             entry.0 += 1;
@@ -483,6 +503,13 @@ impl<'a> Case<'a> {
                 let what = format!("{} had no effect: a record was appended at {}", Kind::TopicUnavailable.name(), taken.at);
                 self.add(Rule::Uncovered, None, what);
             }
+        }
+        if let Some(reading) = self.history.clock.wrong_reading() {
+            let what = format!("Postgres's clock is not as {} has set it: {reading:?}", Kind::PostgresClock.name());
+            self.add(Rule::Uncovered, None, what);
+        }
+        if lateness::is_quota_without_effect(self.history) {
+            self.add(Rule::Uncovered, None, format!("{} had no effect: no record was held back", Kind::Quota.name()));
         }
         for kind in Kind::all().filter(|_| is_whole) {
             match self.found.stakes.get(&kind) {

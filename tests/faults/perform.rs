@@ -11,12 +11,15 @@ use tokio::sync::Mutex;
 use super::field::{Field, insist};
 use super::history::{DELETED, LIMITED, Span, UNAVAILABLE};
 use super::plan::{Kind, Operation, Plan, Resource};
+use super::quota;
 use crate::support::{eventually_some, now_ms, wait};
 
 /// Of the topic whose limit is lowered, in bytes.
 const LIMIT_LOW: &str = "2000";
 const LIMIT_HIGH: &str = "1048588";
 const RESTART_DEADLINE: Duration = Duration::from_secs(180);
+/// Shorter than the time between two steps of a clock.
+const READING_DEADLINE: Duration = Duration::from_millis(400);
 
 /// Carries a plan out; returns when everything is undone again. What takes longer than it was planned to, on a machine that is slow, delays what comes after
 /// it: the plan keeps its shape. What needs the same does not overlap in any case.
@@ -121,7 +124,35 @@ async fn carry_out(field: &Field, operation: &Operation) {
             until_undone().await;
             field.step_clock(0);
         }
+        Kind::PostgresClock => move_postgres_clock(field, operation, lasts).await,
+        Kind::Quota => {
+            limit_producers(field, Some(operation.by)).await;
+            until_undone().await;
+            limit_producers(field, None).await;
+        }
     }
+}
+
+/// Steps Postgres's clock forward, the steps spread evenly, and slews it all the while. Nothing is undone: a clock that goes back is another fault.
+async fn move_postgres_clock(field: &Field, operation: &Operation, lasts: i64) {
+    let (begin, steps) = (now_ms(), operation.steps().map(i64::from).collect::<Vec<_>>());
+    let count = i64::try_from(steps.len()).unwrap().max(1);
+    for (index, step) in (0..count).zip(steps.into_iter().chain([0])) {
+        wait::until(begin + lasts * index / count).await;
+        field.postgres_clock.step(step, operation.by);
+        // Postgres may be away just now; in the end of a round it answers.
+        let reading = field.postgres_clock.note_reading(&field.cluster.sql);
+        if !matches!(tokio::time::timeout(READING_DEADLINE, reading).await, Ok(Ok(()))) {
+            eprintln!("Postgres did not say what its clock shows");
+        }
+    }
+    wait::until(begin + lasts).await;
+    field.postgres_clock.step(0, 0);
+}
+
+async fn limit_producers(field: &Field, bytes_per_second: Option<i64>) {
+    let what = format!("each client may send {bytes_per_second:?} bytes a second");
+    insist(&what, async || quota::set(&field.own.stack.kafka, bytes_per_second).await).await;
 }
 
 async fn limit_topic(field: &Field, lasts: i64) {

@@ -5,7 +5,8 @@
 //! 1200 freeze-node node=2 for=4100
 //! 3050 delay-kafka node=1 for=2500 by=300
 //! ```
-//! Times are in milliseconds from the start of the traffic.
+//! Times are in milliseconds from the start of the traffic. `by` is milliseconds of delay or of a
+//! node's clock, bytes a second of a quota, and parts per million of Postgres's clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +21,15 @@ pub const NODES: u8 = 3;
 pub const CLOCK_NODE: u8 = 3;
 /// From this length on there is room to let the cluster come to rest between operations.
 const ROOMY_FROM_SECONDS: u64 = 150;
+/// Steps of Postgres's clock in one operation, and how long each may be.
+pub const STEPS_MAX: usize = 4;
+const STEP_MS: std::ops::RangeInclusive<u16> = 200..=8000;
+/// All steps of one operation together. A node that is cut off from Postgres meanwhile sees them as
+/// one, and follows at once only what is no more than 10 s.
+const STEPS_SUM_MAX_MS: u16 = 9000;
+/// What a client may send in a second: about a quarter of a node's share of the usual traffic. Less
+/// would hold it back for minutes: what gathers while it is held back counts against it as well.
+const QUOTA_BYTES: std::ops::RangeInclusive<i64> = 3000..=4000;
 /// A run must be so long that each kind of operation finds its place.
 pub const COMPLETE_FROM_SECONDS: u64 = 40;
 /// Operations of a lap that may fall into an outage of Kafka or Postgres, where they meet no records.
@@ -71,9 +81,13 @@ pub enum Kind {
     HalfOpen(Server),
     /// The wall clock of a node is stepped, its monotonic clock is not.
     ClockStep,
+    /// Postgres's clock is stepped forward several times, and runs fast or slow in between.
+    PostgresClock,
+    /// Kafka takes only so many bytes a second from each client.
+    Quota,
 }
 
-const NAMES: [(Kind, &str); 25] = [
+const NAMES: [(Kind, &str); 27] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -99,6 +113,8 @@ const NAMES: [(Kind, &str); 25] = [
     (Kind::HalfOpen(Server::Etcd), "half-open-etcd"),
     (Kind::HalfOpen(Server::Kafka), "half-open-kafka"),
     (Kind::ClockStep, "clock-step"),
+    (Kind::PostgresClock, "postgres-clock"),
+    (Kind::Quota, "quota"),
 ];
 
 /// What an operation has for itself while it lasts.
@@ -109,6 +125,8 @@ pub enum Resource {
     Way(Server, u8),
     Topic(Kind),
     Clock,
+    PostgresClock,
+    Quota,
 }
 
 /// One operation of a plan.
@@ -120,8 +138,11 @@ pub struct Operation {
     pub node: u8,
     /// From when it is done to when it is undone.
     pub lasts: u64,
-    /// Milliseconds by which answers are delayed, or the clock is stepped.
+    /// Milliseconds by which answers are delayed, or a node's clock is stepped; parts per million by
+    /// which Postgres's clock runs fast; bytes a second that a client may send to Kafka.
     pub by: i64,
+    /// Milliseconds by which Postgres's clock is stepped forward, one after the other; then zeros.
+    pub steps: [u16; STEPS_MAX],
 }
 
 /// All of a run that depends on its seed and is decided before.
@@ -150,7 +171,8 @@ impl Kind {
             Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted | Self::TopicLimit => true,
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => !matches!(server, Server::Etcd),
             Self::DiskFull | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
-            Self::ClockStep => false,
+            // Slow is not dead, and no clock decides whether a node lives.
+            Self::ClockStep | Self::PostgresClock | Self::Quota => false,
         }
     }
 
@@ -182,6 +204,9 @@ impl Kind {
             Self::EtcdEmptied | Self::EtcdLeases => (0, 0, 800),
             Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) => (400, 3200, 300),
             Self::ClockStep => (1000, 2500, 200),
+            Self::PostgresClock => (1500, 4000, 200),
+            // Shorter ones would be over before the broker holds anything back.
+            Self::Quota => (5000, 8000, 300),
         }
     }
 }
@@ -198,12 +223,19 @@ impl Operation {
             Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => Resource::Topic(self.kind),
             Kind::Cut(server) | Kind::Delay(server) | Kind::HalfOpen(server) => Resource::Way(server, self.node),
             Kind::ClockStep => Resource::Clock,
+            Kind::PostgresClock => Resource::PostgresClock,
+            Kind::Quota => Resource::Quota,
         }
     }
 
     /// When it should be undone and the servers back.
     pub fn over_at(&self) -> u64 {
         self.at + self.lasts + self.kind.span().2
+    }
+
+    /// The steps of Postgres's clock.
+    pub fn steps(&self) -> impl Iterator<Item = u16> {
+        self.steps.into_iter().filter(|step| *step > 0)
     }
 
     /// True when the cluster may publish nothing while it lasts.
@@ -218,8 +250,9 @@ impl Operation {
 
     fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
-        // A full disk must stay shorter than the session's TTL.
-        let longest = if is_roomy && kind != Kind::DiskFull { longest * 2 } else { longest };
+        // A full disk must stay shorter than the session's TTL, and the debt that a quota makes grows with its span.
+        let is_fixed = matches!(kind, Kind::DiskFull | Kind::Quota);
+        let longest = if is_roomy && !is_fixed { longest * 2 } else { longest };
         let lasts = chance.random_range(shortest..=longest);
         let node = match kind {
             Kind::ClockStep => CLOCK_NODE,
@@ -228,9 +261,12 @@ impl Operation {
         let by = match kind {
             Kind::Delay(_) => chance.random_range(50..=800),
             Kind::ClockStep => chance.random_range(1000..=20_000) * if chance.random() { 1 } else { -1 },
+            Kind::PostgresClock => chance.random_range(100..=500) * if chance.random() { 1 } else { -1 },
+            Kind::Quota => chance.random_range(QUOTA_BYTES),
             _ => 0,
         };
-        Self { at, kind, node: if kind.has_node() { node } else { 0 }, lasts, by }
+        let steps = if kind == Kind::PostgresClock { random_steps(chance) } else { [0; STEPS_MAX] };
+        Self { at, kind, node: if kind.has_node() { node } else { 0 }, lasts, by, steps }
     }
 }
 
@@ -297,6 +333,21 @@ impl Plan {
     }
 }
 
+/// Two or more steps, in an order of their own.
+fn random_steps(chance: &mut StdRng) -> [u16; STEPS_MAX] {
+    let mut steps = [0; STEPS_MAX];
+    let count = chance.random_range(2..=STEPS_MAX);
+    let (shortest, longest) = STEP_MS.into_inner();
+    let mut left = STEPS_SUM_MAX_MS;
+    for (step, more) in steps[..count].iter_mut().zip((0..count).rev()) {
+        let reserved = (0..more).fold(0, |sum, _| sum + shortest);
+        *step = chance.random_range(shortest..=longest.min(left - reserved));
+        left -= *step;
+    }
+    steps[..count].shuffle(chance);
+    steps
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.at, self.kind.name())?;
@@ -308,6 +359,10 @@ impl fmt::Display for Operation {
         }
         if self.by != 0 {
             write!(f, " by={}", self.by)?;
+        }
+        let steps: Vec<String> = self.steps().map(|step| step.to_string()).collect();
+        if !steps.is_empty() {
+            write!(f, " steps={}", steps.join(","))?;
         }
         Ok(())
     }
@@ -325,6 +380,19 @@ fn value<T: FromStr>(line: &str, key: &str) -> Result<Option<T>, String> {
     text.parse().map(Some).map_err(|_wrong| format!("`{text}` is no value for {key}: {line}"))
 }
 
+fn steps_of(line: &str) -> Result<[u16; STEPS_MAX], String> {
+    let mut steps = [0; STEPS_MAX];
+    let Some(text) = value::<String>(line, "steps")? else { return Ok(steps) };
+    for (index, step) in text.split(',').enumerate() {
+        let step = step.parse().ok().filter(|step| *step > 0);
+        let (step, place) = step
+            .zip(steps.get_mut(index))
+            .ok_or_else(|| format!("steps are up to {STEPS_MAX} spans in milliseconds, with commas between them: {line}"))?;
+        *place = step;
+    }
+    Ok(steps)
+}
+
 impl FromStr for Operation {
     type Err = String;
 
@@ -334,7 +402,7 @@ impl FromStr for Operation {
         let name = words.next().unwrap_or_default();
         let kind =
             NAMES.iter().find(|(_, known)| *known == name).ok_or_else(|| format!("there is no operation `{name}`: {line}"))?.0;
-        if let Some(word) = words.find(|word| !["node=", "for=", "by="].iter().any(|key| word.starts_with(key))) {
+        if let Some(word) = words.find(|word| !["node=", "for=", "by=", "steps="].iter().any(|key| word.starts_with(key))) {
             return Err(format!("`{word}` means nothing: {line}"));
         }
         let node = value(line, "node")?.unwrap_or(0);
@@ -342,7 +410,17 @@ impl FromStr for Operation {
         if !is_right || (kind == Kind::ClockStep && node != CLOCK_NODE) {
             return Err(format!("node={node} is not for {name}: {line}"));
         }
-        Ok(Self { at, kind, node, lasts: value(line, "for")?.unwrap_or(0), by: value(line, "by")?.unwrap_or(0) })
+        let (lasts, by) = (value(line, "for")?.unwrap_or(0), value(line, "by")?.unwrap_or(0));
+        let steps = steps_of(line)?;
+        let is_right = match kind {
+            Kind::PostgresClock => steps[0] > 0 || by != 0,
+            Kind::Quota => by > 0 && steps[0] == 0,
+            _ => steps[0] == 0,
+        };
+        if !is_right {
+            return Err(format!("a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: {line}"));
+        }
+        Ok(Self { at, kind, node, lasts, by, steps })
     }
 }
 

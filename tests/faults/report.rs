@@ -14,7 +14,7 @@ use super::round::{Round, seconds};
 /// Violations that are shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 12] = [
+const RULES: [(Rule, &str); 13] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -26,6 +26,7 @@ const RULES: [(Rule, &str); 12] = [
     (Rule::WrongDeadLetter, "wrong dead letters"),
     (Rule::WrongAnswer, "wrong answers"),
     (Rule::BrokenNode, "broken nodes"),
+    (Rule::Late, "late without a reason"),
     (Rule::Uncovered, "uncovered operations"),
 ];
 
@@ -68,6 +69,7 @@ pub fn table(round: &Round) -> String {
             found.lateness_at(1.0)
         ),
     );
+    line("longest wait unexplained", format!("{} ms", found.unexplained_max));
     let causes: Vec<String> = found.duplicates.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
     let total: usize = found.duplicates.values().sum();
     line("duplicates", if total == 0 { "0".to_owned() } else { format!("{total} ({})", causes.join(", ")) });
@@ -100,6 +102,7 @@ pub fn summary(round: &Round) -> Value {
         "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
         "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
         "lateness_ms": { "p50": found.lateness_at(0.5), "p99": found.lateness_at(0.99), "max": found.lateness_at(1.0) },
+        "unexplained_wait_max_ms": found.unexplained_max,
         "duplicates": by_kind(found.duplicates.iter().map(|(kind, count)| (*kind, json!(count))).collect()),
         "operations": by_kind(
             found.stakes.iter().map(|(kind, (count, records))| (*kind, json!({ "done": count, "records": records }))).collect()
@@ -194,6 +197,8 @@ pub fn write(round: &Round, folder: &Path) {
         history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
         history.records.iter().map(|record| format!("{record:?}\n")).collect(),
         history.lines.iter().map(|line| format!("{line:?}\n")).collect(),
+        history.clock.changes.iter().map(|change| format!("{change:?}\n")).collect(),
+        history.clock.readings.iter().map(|reading| format!("{reading:?}\n")).collect(),
     ];
     all.iter().for_each(|part| text.push_str(part));
     for (name, text) in [

@@ -52,6 +52,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         until: started_at + i64::try_from(plan.seconds).unwrap() * 1000,
         is_over: Arc::default(),
         topics: field.topics().into_iter().map(|topic| topic.name).collect(),
+        clock: Arc::clone(&field.postgres_clock),
     };
     let clients = traffic::start(&load, &caller, &ledger);
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
@@ -138,17 +139,18 @@ async fn watch_unable(field: Arc<Field>) {
 /// Waits until all that is due by the end of the traffic has ended; says what has not.
 async fn drain(field: &Field, ended_at: i64) -> Option<String> {
     let mut last = String::new();
-    let drained = look_for(DRAIN_DEADLINE, async || match field.undone(ended_at + 2000).await {
-        Ok((0, 0)) => Some(()),
-        Ok((waiting, batches)) => {
-            last = format!("{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end");
-            None
-        }
-        Err(error) => {
-            last = format!("what is undone was not answered: {error}");
-            None
-        }
-    });
+    let drained =
+        look_for(DRAIN_DEADLINE, async || match field.undone(ended_at + 2000 + field.postgres_clock.offset_ms()).await {
+            Ok((0, 0)) => Some(()),
+            Ok((waiting, batches)) => {
+                last = format!("{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end");
+                None
+            }
+            Err(error) => {
+                last = format!("what is undone was not answered: {error}");
+                None
+            }
+        });
     if drained.await.is_some() { None } else { Some(last) }
 }
 
@@ -172,6 +174,7 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
     })
     .await;
     let pending = field.pending().await.into_iter().collect();
+    field.postgres_clock.note_reading(&field.cluster.sql).await.expect("Postgres says what its clock shows");
     History {
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
@@ -180,6 +183,7 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
         pending,
         spans,
         topics,
+        clock: field.postgres_clock.done(),
         oddities: std::mem::take(&mut ledger.oddities.lock().unwrap()),
         unable: std::mem::take(&mut field.unable.lock().unwrap()),
         started_at,

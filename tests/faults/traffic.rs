@@ -14,6 +14,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::{Answer, Caller, Refusal, Reply};
+use super::clock_file::ClockFile;
 use super::history::{Cancel, DELETED, LIMITED, Outcome, STEADY, Submit, Target, UNAVAILABLE, Verdict};
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{now_ms, wait};
@@ -39,6 +40,8 @@ pub struct Load {
     /// Set when it ends: later, if what is done to the cluster takes longer.
     pub is_over: Arc<AtomicBool>,
     pub topics: Vec<String>,
+    /// Due times are by Postgres's clock.
+    pub clock: Arc<ClockFile>,
 }
 
 /// What was sent and answered.
@@ -221,7 +224,7 @@ impl Client {
             75..96 => now + self.chance.random_range(4000..12_000),
             _ => now + self.chance.random_range(FAR_MS),
         };
-        let due_at = if due_at > now + FAR_MS.start { due_at } else { due_at.min(end) };
+        let due_at = if due_at > now + FAR_MS.start { due_at } else { due_at.min(end) } + self.load.clock.offset_ms();
         let length =
             if topic == LIMITED && self.chance.random_range(0..10) == 0 { 3000 } else { self.chance.random_range(10..300) };
         let key = (self.chance.random_range(0..10) > 0).then(|| format!("key-{}", self.chance.random_range(0..100)));
