@@ -1,4 +1,4 @@
-//! `If-Match` and `If-None-Match` (RFC 9110, 13.1) of changes, and the `ETag` of answers.
+//! `If-Match` and `If-None-Match` (RFC 9110, 13.1) of changes.
 //!
 //! The tag of a task is its id in quotes. It says which task an answer is about, not what that task has come to: so it serves preconditions, and no cache.
 //! A GET takes no notice of preconditions, and is never answered 304.
@@ -28,16 +28,6 @@ pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
 /// Holds preconditions against the task whose id is in the path.
 pub fn check(condition: &Precondition, id: TaskId) -> Result<(), Problem> {
     if condition.allows(Some(id)) { Ok(()) } else { Err(Problem::unmet_by_id(id)) }
-}
-
-/// The tag of a task.
-pub fn tag_of(id: TaskId) -> Option<HeaderValue> {
-    let mut tag = String::with_capacity(38);
-    tag.push('"');
-    tag.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
-    tag.push('"');
-    // There is nothing in it that a header could not have.
-    HeaderValue::try_from(tag).ok()
 }
 
 /// The tasks that a header names. Tags of anything else are in no set; a weak tag is in those of `If-None-Match` alone.
@@ -169,10 +159,5 @@ mod tests {
                 assert!(tasks.is_empty() && text.contains('"'), "no tag of a task is so short: {text}");
             }
         }
-    }
-
-    #[test]
-    fn the_tag_of_a_task_is_its_id_in_quotes() {
-        assert_eq!(tag_of(ID.parse().unwrap()).unwrap(), format!("\"{ID}\""));
     }
 }

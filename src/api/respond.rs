@@ -5,8 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::preconditions;
 use super::task_json::TaskJson;
+use crate::domain::TaskId;
 
 /// Bytes to begin an answer with: most are one task.
 const CAPACITY: usize = 512;
@@ -19,10 +19,20 @@ pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
 /// A task, with its tag.
 pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
     let mut response = json(status, task);
-    if let Some(tag) = preconditions::tag_of(task.id()) {
+    if let Some(tag) = tag_of(task.id()) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response
+}
+
+/// The tag of a task: its id in quotes.
+fn tag_of(id: TaskId) -> Option<HeaderValue> {
+    let mut tag = String::with_capacity(38);
+    tag.push('"');
+    tag.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
+    tag.push('"');
+    // There is nothing in it that a header could not have.
+    HeaderValue::try_from(tag).ok()
 }
 
 /// An answer of JSON that is about `capacity` bytes long.

@@ -203,7 +203,7 @@ pub struct Cancel {
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
     pub name: Option<String>,
     /// With --name: only if the name stands for this task now; else nothing is changed.
-    #[arg(long, value_name = "ID", requires = "name", conflicts_with = "id")]
+    #[arg(long, value_name = "ID", requires = "name", conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"])]
     pub if_match: Option<TaskId>,
     #[command(flatten)]
     pub range: Range,
