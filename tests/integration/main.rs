@@ -18,6 +18,7 @@ mod bench;
 mod cancel;
 mod claims;
 mod claims_fail;
+mod clock_steps;
 mod cluster;
 mod command_line;
 mod compressed_records;
