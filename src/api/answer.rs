@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::rt::Executor as _;
+use hyper_util::rt::TokioExecutor;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Line, Purpose};
+use super::linger::Limits;
 use super::problem::Problem;
-use super::rest;
+use super::rest::{self, Left, Rest};
 use super::shared::Shared;
 use crate::clock;
 
@@ -33,32 +36,62 @@ pub struct Place {
     /// What it is for, once it is taken.
     admitted: Option<Purpose>,
     memory: Option<(OwnedSemaphorePermit, u32)>,
+    /// Of a request with a body.
+    left: Option<Left>,
 }
 
 impl Place {
     pub fn new(shared: Arc<Shared>, line: Arc<Line>, is_multiplexed: bool) -> Self {
         line.opened(is_multiplexed);
         shared.metrics.in_flight.inc();
-        Self { shared, line, admitted: None, memory: None }
+        Self { shared, line, admitted: None, memory: None, left: None }
     }
 
     pub fn caller(&self) -> IpAddr {
         self.line.caller.address()
     }
 
-    /// True when there is a rest of the request's body.
-    pub fn has_rest(&self) -> bool {
-        self.line.has_rest()
+    /// The request has a body, which leaves its rest there.
+    pub fn may_have_rest(&mut self, left: Left) {
+        self.left = Some(left);
     }
 
-    /// Reads the rest of the request's body if it is small and comes at once; true when that was all.
-    pub async fn reads_rest(&self) -> bool {
-        let Some(rest) = self.line.take_rest() else { return false };
-        let is_read = rest::is_read(rest).await;
-        if is_read {
-            self.line.rest_is_read();
+    /// Sees to what nobody has read of the request's body, before its answer is written; `may_read` when its caller sends it unasked. True when no other
+    /// request can follow.
+    pub async fn settle_rest(&mut self, may_read: bool) -> bool {
+        let mut rest = match self.left.take().map(|left| left.take()) {
+            None | Some(Rest::Nothing) => return false,
+            Some(Rest::Unread(rest)) if may_read => rest,
+            Some(Rest::Broken | Rest::Unread(_)) => return self.leaves_rest(),
+        };
+        if rest::is_read(&mut rest).await {
+            return false;
         }
-        is_read
+        if self.line.is_multiplexed() {
+            self.read_on(rest);
+        }
+        self.leaves_rest()
+    }
+
+    /// True over HTTP/1.
+    fn leaves_rest(&self) -> bool {
+        let is_last = !self.line.is_multiplexed();
+        if is_last {
+            self.line.leaves_rest();
+        }
+        is_last
+    }
+
+    /// Beside the answer; such streams are bounded by those of their connection, and hold no place.
+    fn read_on(&self, rest: Incoming) {
+        let shared = self.shared.clone();
+        let limits = Limits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
+        TokioExecutor::new().execute(async move {
+            let is_at_end = rest::read_on(rest, limits, || !shared.service.is_draining()).await;
+            if !is_at_end {
+                shared.metrics.cut_off("rest");
+            }
+        });
     }
 
     /// Takes one of its caller's places for `purpose`, and one of the node's.

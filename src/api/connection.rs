@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,15 @@ use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::front::{Api, FIELD_BYTES};
 use super::line::{Caller, Line};
-use super::rest::LinedBody;
+use super::linger::{End, Limits, Linger};
+use super::rest::{LeavingBody, Left};
 use super::watched::Watched;
 use crate::clock;
 use crate::telemetry::Counted;
@@ -42,27 +44,57 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Streams of HTTP/2 that may wait to be taken up although they were reset already: a caller beyond it opens and resets in a loop, and is cut off.
 const RESET_STREAMS_MAX: usize = 20;
 
-/// Answers what is asked over `stream` until it ends.
+/// How long the end of the node is held up by a caller that goes on sending.
+const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
+
+/// Answers what is asked over `stream` until it ends, and reads on where the other side may still be sending.
 pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: CancellationToken) {
     // Without it an answer may wait 40 ms for the caller's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
-    let metrics = api.metrics().clone();
-    let _counted = Counted::new(&metrics.connections, 1);
-    let settings = api.settings().clone();
+    let _counted = Counted::new(&api.metrics().connections, 1);
     let line = Arc::new(Line::new(caller, clock::monotonic()));
+    serve(stream, &api, &line, &stopping).await;
+    if let Some(stream) = line.take_left() {
+        linger(stream, &api, &stopping).await;
+    }
+}
+
+/// Throws away what the other side sends until it has read its answer.
+async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) {
+    let settings = api.settings();
+    let is_ending = stopping.is_cancelled();
+    let longest = if is_ending { LINGER_AT_END_MAX.min(settings.answer_timeout) } else { settings.answer_timeout };
+    let mut linger = Linger::new(Limits::new(settings.body_bytes_max, longest));
+    if stream.shutdown().await.is_err() {
+        // The other side is gone.
+        return;
+    }
+    tokio::select! {
+        end = poll_fn(|cx| linger.poll(&mut stream, cx)) => if end == End::CutOff {
+            api.metrics().cut_off("rest");
+        },
+        () = stopping.cancelled(), if !is_ending => {}
+    }
+}
+
+async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &CancellationToken) {
+    let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
     let builder = builder_of(&settings, Streams { api: api.clone() });
     let watched = Watched::new(stream, api.clone(), line.clone());
-    let asked_on = line.clone();
+    let (asked_on, api) = (line.clone(), api.clone());
     let answer = service_fn(move |request: Request<Incoming>| {
         let is_multiplexed = request.version() >= Version::HTTP_2;
-        let place = api.place(&asked_on, is_multiplexed);
+        let mut place = api.place(&asked_on, is_multiplexed);
         let api = api.clone();
-        let request = request.map(|body| match body.is_end_stream() {
-            true => Body::empty(),
-            false if is_multiplexed => Body::new(body),
-            false => Body::new(LinedBody::new(body, asked_on.clone())),
+        let request = request.map(|body| {
+            if body.is_end_stream() {
+                return Body::empty();
+            }
+            let left = Left::default();
+            place.may_have_rest(left.clone());
+            Body::new(LeavingBody::new(body, left))
         });
         async move { Ok::<_, Infallible>(api.answer(place, request).await) }
     });
@@ -81,11 +113,7 @@ pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: Can
                 return;
             }
             () = stopping.cancelled(), if !is_stopping => {
-                if line.is_lingering() {
-                    return;
-                }
                 is_stopping = true;
-                line.ends();
                 connection.as_mut().graceful_shutdown();
             }
             () = look_again.as_mut() => {

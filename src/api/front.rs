@@ -146,8 +146,8 @@ impl Api {
             response = problem.into_response();
             tell(&mut response);
         }
-        let is_cut_short = place.has_rest() && !(may_read_rest && place.reads_rest().await);
-        if is_cut_short || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
+        let is_last = place.settle_rest(may_read_rest).await;
+        if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
             // The rest of a body stands where the next request would; and callers of a node that drains shall go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

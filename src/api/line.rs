@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use tokio::net::TcpStream;
 
 use crate::domain::Monotonic;
 
@@ -20,9 +20,7 @@ pub struct Line {
     open: AtomicUsize,
     idle_since_millis: AtomicU64,
     has_rest: AtomicBool,
-    rest: Mutex<Option<Incoming>>,
-    is_lingering: AtomicBool,
-    is_ending: AtomicBool,
+    left: Mutex<Option<TcpStream>>,
 }
 
 impl Line {
@@ -34,9 +32,7 @@ impl Line {
             open: AtomicUsize::new(0),
             idle_since_millis: AtomicU64::new(millis_of(now)),
             has_rest: AtomicBool::new(false),
-            rest: Mutex::new(None),
-            is_lingering: AtomicBool::new(false),
-            is_ending: AtomicBool::new(false),
+            left: Mutex::new(None),
         }
     }
 
@@ -53,42 +49,23 @@ impl Line {
         self.open.fetch_sub(1, Ordering::Release);
     }
 
-    /// The body of the request, of HTTP/1, was let go before its end; `None` when it cannot be read on.
-    pub fn leave_rest(&self, rest: Option<Incoming>) {
-        *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+    /// The request, of HTTP/1, is answered although a rest of its body is to come: no other request can follow.
+    pub fn leaves_rest(&self) {
         self.has_rest.store(true, Ordering::Release);
     }
 
-    /// True when there is a rest of a body, so that no other request can follow.
     pub fn has_rest(&self) -> bool {
         self.has_rest.load(Ordering::Acquire)
     }
 
-    pub fn take_rest(&self) -> Option<Incoming> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Leaves the socket of the connection to whoever reads on.
+    pub fn leave(&self, stream: TcpStream) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
     }
 
-    /// All of the body was read after all.
-    pub fn rest_is_read(&self) {
-        self.has_rest.store(false, Ordering::Release);
-    }
-
-    /// The last answer is written, and the caller's bytes are thrown away.
-    pub fn lingers(&self) {
-        self.is_lingering.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_lingering(&self) -> bool {
-        self.is_lingering.load(Ordering::Relaxed)
-    }
-
-    /// The node ends, and waits for the connection.
-    pub fn ends(&self) {
-        self.is_ending.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
+    /// The socket, once the connection has ended, if the other side may still be sending.
+    pub fn take_left(&self) -> Option<TcpStream> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// True when the connection is of HTTP/2 and has had a request.

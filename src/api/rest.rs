@@ -1,11 +1,16 @@
-//! The rest of a body: what is still to come of a request over HTTP/1 when its answer is made.
+//! The rest of a body: what is still to come of a request when its answer is made.
 //!
-//! The next request begins where a body ends. So a rest that is small and there is read, and the connection kept; else the answer says
-//! `Connection: close`, and the connection lingers ([`super::linger`]). A stream of HTTP/2 has an end of its own: the library resets it
-//! with `NO_ERROR` behind the answer (RFC 9113, 8.1).
+//! ```text
+//! small, and there at once      read: the connection goes on as if nothing had been
+//! over HTTP/1                   the answer says `Connection: close`, for the next request begins where a body ends;
+//!                               then the connection lingers ([`super::linger`])
+//! over HTTP/2                   read on beside the answer, within the same limits; then the library resets the stream with
+//!                               `NO_ERROR` (RFC 9113, 8.1), which some clients take for a failure
+//! ```
 
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,68 +18,90 @@ use axum::body::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::line::Line;
+use super::linger::Limits;
 
-/// So much is read to keep a connection.
+/// So much is read before the answer goes out.
 const BYTES_MAX: usize = 64 << 10;
 /// So long an answer waits for it. A client that sends a header and its body in two packets sends them one right after the other.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// The body of a request over HTTP/1: what nobody has read of it stays with its connection.
-pub struct LinedBody {
-    /// `None` once it cannot be read on, or was handed over.
-    body: Option<Incoming>,
-    line: Arc<Line>,
-    is_at_end: bool,
+/// What nobody has read of a body.
+#[derive(Debug, Default)]
+pub enum Rest {
+    #[default]
+    Nothing,
+    /// It cannot be read on.
+    Broken,
+    Unread(Incoming),
 }
 
-impl LinedBody {
-    pub const fn new(body: Incoming, line: Arc<Line>) -> Self {
-        Self { body: Some(body), line, is_at_end: false }
+/// Where a body leaves its rest when it is let go.
+#[derive(Clone, Debug, Default)]
+pub struct Left(Arc<Mutex<Rest>>);
+
+impl Left {
+    pub fn take(&self) -> Rest {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, rest: Rest) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
     }
 }
 
-impl Body for LinedBody {
+/// The body of a request, which leaves what nobody reads of it.
+pub struct LeavingBody {
+    rest: Rest,
+    is_at_end: bool,
+    left: Left,
+}
+
+impl LeavingBody {
+    pub const fn new(body: Incoming, left: Left) -> Self {
+        Self { rest: Rest::Unread(body), is_at_end: false, left }
+    }
+}
+
+impl Body for LeavingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
+        let Rest::Unread(body) = &mut self.rest else { return Poll::Ready(None) };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
             None => self.is_at_end = true,
-            Some(Err(_)) => self.body = None,
+            Some(Err(_)) => self.rest = Rest::Broken,
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_at_end || self.body.as_ref().is_some_and(Body::is_end_stream)
+        self.is_at_end || matches!(&self.rest, Rest::Unread(body) if body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(SizeHint::default, Body::size_hint)
+        match &self.rest {
+            Rest::Unread(body) => body.size_hint(),
+            Rest::Nothing | Rest::Broken => SizeHint::default(),
+        }
     }
 }
 
-impl Drop for LinedBody {
+impl Drop for LeavingBody {
     fn drop(&mut self) {
         if !self.is_end_stream() {
-            self.line.leave_rest(self.body.take());
+            self.left.put(mem::take(&mut self.rest));
         }
     }
 }
 
 /// Reads what is small and comes at once. True when that was all.
-pub async fn is_read(mut rest: Incoming) -> bool {
-    let is_small = |rest: &Incoming, read: usize| {
-        let to_come = usize::try_from(rest.size_hint().lower()).unwrap_or(usize::MAX);
-        read.saturating_add(to_come) <= BYTES_MAX
-    };
+pub async fn is_read(rest: &mut Incoming) -> bool {
     let reading = async {
         let mut read = 0;
-        while is_small(&rest, read) {
+        while is_small(rest, read) {
             match rest.frame().await {
                 None => return true,
                 Some(Err(_)) => return false,
@@ -84,4 +111,28 @@ pub async fn is_read(mut rest: Incoming) -> bool {
         false
     };
     tokio::time::timeout(WAIT_MAX, reading).await.unwrap_or(false)
+}
+
+/// True while all that is known to come of it is little.
+fn is_small(rest: &Incoming, read: usize) -> bool {
+    let to_come = usize::try_from(rest.size_hint().lower()).unwrap_or(usize::MAX);
+    read.saturating_add(to_come) <= BYTES_MAX
+}
+
+/// Reads on, and throws away what comes, within `limits` and while `goes_on`. False when it did not come to the end.
+pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> bool) -> bool {
+    let reading = async {
+        let mut bytes_left = limits.bytes_max;
+        while goes_on() {
+            let Ok(frame) = tokio::time::timeout(limits.quiet_max, rest.frame()).await else { return false };
+            let Some(Ok(frame)) = frame else { return true };
+            let read = frame.data_ref().map_or(0, Bytes::len);
+            bytes_left = bytes_left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+            if bytes_left == 0 {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(limits.longest, reading).await.unwrap_or(false)
 }

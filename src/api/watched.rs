@@ -7,7 +7,7 @@
 //! the rest of a header (HTTP/1)      `header_timeout`, here
 //! the rest of a body                 `request_deadline`, by [`super::body`]
 //! the other side to read             `answer_timeout`, here; of a stream of HTTP/2, by [`super::connection`]
-//! the end of what nobody reads       `answer_timeout` and more limits, by [`super::linger`]
+//! the end of what nobody reads       `answer_timeout` and more limits, by [`super::linger`], to which the socket is left
 //! ```
 //!
 //! A timer is made only when there is something to wait for; a request that comes whole and an answer that the socket takes at once make none.
@@ -17,23 +17,19 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::front::Api;
 use super::line::Line;
-use super::linger::{End, Limits, Linger};
 use crate::clock;
-
-/// How long the end of the node is held up by a connection that lingers.
-const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub struct Watched {
-    stream: TcpStream,
+    /// Taken when it is left to whoever reads on.
+    stream: Option<TcpStream>,
     api: Api,
     line: Arc<Line>,
     /// How many requests there had been when bytes came last outside of a request: those bytes are a header's, if no request has begun since.
@@ -43,12 +39,16 @@ pub struct Watched {
     answer: Option<Timer>,
     /// True when the other side has closed.
     is_at_end: bool,
-    linger: Option<Linger>,
+    is_cut_off: bool,
 }
 
 impl Watched {
     pub fn new(stream: TcpStream, api: Api, line: Arc<Line>) -> Self {
-        Self { stream, api, line, begun: None, header: None, answer: None, is_at_end: false, linger: None }
+        Self { stream: Some(stream), api, line, begun: None, header: None, answer: None, is_at_end: false, is_cut_off: false }
+    }
+
+    fn stream(&mut self) -> io::Result<&mut TcpStream> {
+        self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// True while the header of a request is awaited that has begun, or must begin.
@@ -79,17 +79,11 @@ impl Watched {
     /// True when the other side has not been heard to its end: it sends what nobody reads, and a close now would reset the connection.
     fn must_linger(&self) -> bool {
         let has_begun = self.begun == Some(self.line.asked()) && !self.line.is_multiplexed();
-        !self.is_at_end && (self.line.has_rest() || has_begun)
+        !self.is_at_end && !self.is_cut_off && (self.line.has_rest() || has_begun)
     }
 
-    fn linger(&self) -> Linger {
-        self.line.lingers();
-        let settings = self.api.settings();
-        let longest = if self.line.is_ending() { LINGER_AT_END_MAX } else { settings.answer_timeout };
-        Linger::new(Limits::new(settings.body_bytes_max, longest.min(settings.answer_timeout)))
-    }
-
-    fn cut_off(&self, deadline: &'static str) -> io::Error {
+    fn cut_off(&mut self, deadline: &'static str) -> io::Error {
+        self.is_cut_off = true;
         self.api.metrics().cut_off(deadline);
         io::Error::new(io::ErrorKind::TimedOut, format!("the other side was too slow: {deadline}"))
     }
@@ -98,7 +92,7 @@ impl Watched {
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let filled = buffer.filled().len();
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
+        if let Poll::Ready(read) = Pin::new(self.stream()?).poll_read(cx, buffer) {
             self.is_at_end |= read.is_err() || (buffer.filled().len() == filled && buffer.remaining() > 0);
             if !self.line.is_open() {
                 self.begun = Some(self.line.asked());
@@ -111,7 +105,7 @@ impl AsyncRead for Watched {
 
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+        match Pin::new(self.stream()?).poll_write(cx, bytes) {
             Poll::Pending => self.poll_answer(cx),
             written => written,
         }
@@ -122,39 +116,35 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write_vectored(cx, pieces) {
+        match Pin::new(self.stream()?).poll_write_vectored(cx, pieces) {
             Poll::Pending => self.poll_answer(cx),
             written => written,
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     /// Called when all that there was is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        let flushed = ready!(Pin::new(self.stream()?).poll_flush(cx));
         self.answer = None;
         Poll::Ready(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let linger = match &mut this.linger {
-            Some(linger) => linger,
-            None => {
-                ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-                if !this.must_linger() {
-                    return Poll::Ready(Ok(()));
-                }
-                let linger = this.linger();
-                this.linger.insert(linger)
-            }
-        };
-        if ready!(linger.poll(&mut this.stream, cx)) == End::CutOff {
-            this.api.metrics().cut_off("rest");
+        Pin::new(self.stream()?).poll_shutdown(cx)
+    }
+}
+
+impl Drop for Watched {
+    /// Here and not in `poll_shutdown`, which the library does not call of a connection whose request asked for an upgrade.
+    fn drop(&mut self) {
+        if self.must_linger()
+            && let Some(stream) = self.stream.take()
+        {
+            self.line.leave(stream);
         }
-        Poll::Ready(Ok(()))
     }
 }

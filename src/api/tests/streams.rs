@@ -169,6 +169,31 @@ async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_
     wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
 }
 
+/// A stream that is reset while its caller is still sending is a failure to some clients, curl 7.88 among them.
+#[tokio::test]
+async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
+    let (address, tasks, api) = served(Settings::default()).await;
+    let caller = connect(address, &tasks, &Builder::new()).await;
+    for length in [1 << 10, 300 << 10, 4 << 20] {
+        let mut request = asked("POST", "/v1/tasks");
+        request.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+        let (answer, mut sender) = caller.clone().ready().await.unwrap().send_request(request, false).unwrap();
+        let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
+        assert_eq!(answer.status().as_u16(), 415, "{length}");
+        assert!(body_of(answer).await.unwrap().contains("unsupported-media-type"));
+        let mut left = length;
+        while left > 0 {
+            sender.reserve_capacity(left.min(64 << 10));
+            let room = timeout(PATIENCE, std::future::poll_fn(|cx| sender.poll_capacity(cx))).await.unwrap();
+            let room = room.expect("the stream is not reset").unwrap().min(left);
+            sender.send_data(vec![b'x'; room].into(), left == room).unwrap();
+            left -= room;
+        }
+    }
+    wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
+    wait_metric(&api, r#"punctual_api_cut_off_total{deadline="rest"}"#, "0").await;
+}
+
 #[tokio::test]
 async fn a_header_over_the_bound_is_answered_431() {
     let (address, tasks, api) = served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;
