@@ -16,12 +16,12 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::{self, Api};
 use crate::clock;
-use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
+use crate::config::{self, Command, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
 use crate::node::service::Service;
 use crate::postgres::schema;
 use crate::shutdown::{Failure, Tasks, chain};
-use crate::signals::{EndSignal, Signals};
+use crate::signals::{self, EndSignal, Signals};
 use crate::{postgres, telemetry};
 
 /// How long the others may take to hear that this node leaves.
@@ -62,6 +62,7 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// # Errors
 /// When it cannot start (what is only away is waited for), or when a background task failed.
 pub async fn serve(settings: Settings) -> Result<(), Failure> {
+    settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     telemetry::logging::uncouple().map_err(|error| format!("the thread that writes the log: {error}"))?;
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
@@ -189,6 +190,30 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
             }
             tasks.draining.cancel();
         }
+    });
+    Ok(())
+}
+
+/// As the first process of a container: ends the process at the first signal, with the exit code that a shell reports elsewhere. A
+/// transaction that is open is rolled back with its connection. Commands that end in their own way are left to do so.
+///
+/// # Errors
+/// When the system takes no handler.
+pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
+    let ends_by_itself = match command {
+        Command::Serve(_) => true,
+        Command::Client(command) => command.ends_by_itself(),
+        Command::Migrate(_) | Command::Completions(_) | Command::Bench { .. } => false,
+    };
+    if ends_by_itself || !signals::needs_handlers() {
+        return Ok(());
+    }
+    let mut signals = Signals::listen(&EndSignal::ALL)?;
+    // A task of its own: the command may be blocked in a write.
+    Tasks::default().spawn("signals", async move {
+        let code = signals.next().await.exit_code();
+        telemetry::logging::flush();
+        std::process::exit(code)
     });
     Ok(())
 }

@@ -4,8 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use punctual::config::{self, Command, Property};
-use punctual::shutdown::{Failure, Tasks, chain};
-use punctual::signals::{self, Signals};
+use punctual::shutdown::{Failure, chain};
 use punctual::{app, bench, client, telemetry};
 
 fn main() -> ExitCode {
@@ -26,36 +25,13 @@ fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> Result<ExitCode, Failure> {
-    let ends_by_itself = match &command {
-        Command::Serve(_) => true,
-        Command::Client(command) => command.ends_by_itself(),
-        Command::Migrate(_) | Command::Completions(_) | Command::Bench { .. } => false,
-    };
-    if signals::needs_handlers() && !ends_by_itself {
-        end_on_signals()?;
-    }
+    app::end_on_signals(&command)?;
     match command {
-        Command::Serve(settings) => {
-            settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-            Box::pin(app::serve(*settings)).await?;
-        }
+        Command::Serve(settings) => Box::pin(app::serve(*settings)).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
         Command::Bench { args, kafka } => return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Ends the process at the first signal, with the exit code that a shell reports elsewhere. A transaction that is open is rolled back
-/// with its connection.
-fn end_on_signals() -> Result<(), Failure> {
-    let mut signals = Signals::listen(&signals::EndSignal::ALL)?;
-    // A task of its own: the command may be blocked in a write.
-    Tasks::default().spawn("signals", async move {
-        let code = signals.next().await.exit_code();
-        telemetry::logging::flush();
-        std::process::exit(code)
-    });
-    Ok(())
 }

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "app",
         &["domain", "engine", "postgres", "kafka", "etcd", "node", "api", "clock", "shutdown", "signals", "telemetry", "config"],
     ),
-    ("main", &["app", "bench", "client", "config", "shutdown", "signals", "telemetry"]),
+    ("main", &["app", "bench", "client", "config", "shutdown", "telemetry"]),
 ];
 
 /// Libraries that stop at their folder.
