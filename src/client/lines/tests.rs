@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::StatusCode;
-use axum::routing::get;
+use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,21 +34,17 @@ async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>
     rustls::crypto::ring::default_provider().install_default().ok();
     let asked: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (seen, manners) = (asked.clone(), Arc::new(manners));
-    let forgotten =
-        json!({"type": "urn:punctual:problem:task-not-found", "title": "Not found", "detail": "forgotten"}).to_string();
-    let look_up = get(async move || (StatusCode::NOT_FOUND, forgotten));
-    let app = Router::new().route("/v1/tasks/{id}", look_up).fallback(move |body: Bytes| {
-        let batch: Value = serde_json::from_slice(&body).unwrap();
-        let names: Vec<String> =
-            batch["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect();
-        let mut seen = seen.lock().unwrap();
-        let answer = manners(seen.len(), &names);
-        seen.push(names);
-        drop(seen);
+    let app = Router::new().fallback(move |method: Method, body: Bytes| {
+        let look_up = (method == Method::GET).then(|| {
+            let forgotten = json!({"type": "urn:punctual:problem:task-not-found", "title": "T", "detail": "forgotten"});
+            (StatusCode::NOT_FOUND, [("retry-after", "0")], forgotten.to_string())
+        });
+        let answer = look_up.is_none().then(|| answer_of(&body, &seen, &**manners)).flatten();
         async move {
-            match answer {
-                Some((status, body)) => (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body.to_string()),
-                None => std::future::pending().await,
+            match (look_up, answer) {
+                (Some(forgotten), _) => forgotten,
+                (None, Some((status, body))) => (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body.to_string()),
+                (None, None) => std::future::pending().await,
             }
         }
     });
@@ -57,6 +52,16 @@ async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>
     let url = format!("http://{}", listener.local_addr().unwrap());
     Tasks::default().spawn("server", async move { Ok(axum::serve(listener, app).await?) });
     (args::Node { url, json: false, timeout: Duration::from_secs(1) }, asked)
+}
+
+fn answer_of(body: &[u8], seen: &Mutex<Vec<Vec<String>>>, manners: &Manners) -> Option<(u16, Value)> {
+    let batch: Value = serde_json::from_slice(body).unwrap();
+    let names: Vec<String> =
+        batch["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect();
+    let mut seen = seen.lock().unwrap();
+    let answer = manners(seen.len(), &names);
+    seen.push(names);
+    answer
 }
 
 fn all_new(names: &[String]) -> Option<(u16, Value)> {
