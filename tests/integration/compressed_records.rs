@@ -84,7 +84,8 @@ async fn a_record_over_the_limit_is_taken_when_it_is_not_once_it_is_compressed()
         (422, Value::from("urn:punctual:problem:record-too-large"))
     );
     let noise: String = (0..1_500_000).map(|_| char::from(rand::random_range(b' '..=b'~'))).collect();
-    let refused = node.api().post("/v1/tasks", task(&topic, &noise).to_string()).await;
+    let noise = json!({ "topic": topic, "delay": "0s", "payload_text": noise }).to_string();
+    let refused = node.api().post("/v1/tasks", noise).await;
     assert_eq!(refused.status, 422, "what stays too large: {}", refused.text);
     let path = format!("/v1/topics/{topic}/tasks/n");
     let body = json!({ "delay": "0s", "payload_text": letters }).to_string().into_bytes();
