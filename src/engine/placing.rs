@@ -2,23 +2,7 @@
 
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use crate::domain::{Timestamp, TopicName};
-
-/// A topic with a partition of this number is wide: its records go out by all lines to Kafka. Fewer partitions keep one line: there is nothing to be gained, and
-/// each line more makes requests smaller.
-pub const WIDE_FROM_PARTITION: i32 = 32;
-
-/// The line to Kafka that takes the records of a topic, of so many; of a wide topic, those of one key. Always the same one, so that their order is kept.
-///
-/// # Panics
-/// When there are no lines.
-pub fn line_of(topic: &TopicName, key: Option<&[u8]>, line_count: usize) -> usize {
-    assert!(line_count > 0, "records go out by a line");
-    let hash = xxh3_64(topic.as_str().as_bytes()) ^ key.map_or(0, xxh3_64);
-    usize::try_from(hash & 0xffff_ffff).unwrap_or(0) % line_count
-}
+use crate::domain::Timestamp;
 
 /// Where a new task goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,24 +51,5 @@ mod tests {
         let places = |may_claim| [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), || may_claim));
         assert_eq!(places(true), [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]);
         assert_eq!(places(false), [Place::Near, Place::Near, Place::Near, Place::Near, Place::Far]);
-    }
-
-    #[test]
-    fn a_topic_keeps_its_line_a_wide_one_has_all_and_a_key_keeps_its_own() {
-        let topics: Vec<TopicName> = (0..1_000).map(|number| TopicName::stored(&format!("orders-{number}"))).collect();
-        let mut counts = [0; 4];
-        for topic in &topics {
-            assert_eq!(line_of(topic, None, 4), line_of(topic, None, 4));
-            counts[line_of(topic, None, 4)] += 1;
-        }
-        assert!(counts.iter().all(|count| (200..300).contains(count)), "{counts:?}");
-        let mut counts = [0; 4];
-        for key in 0_u32..1_000 {
-            let key = key.to_be_bytes();
-            assert_eq!(line_of(&topics[0], Some(&key), 4), line_of(&topics[0], Some(&key), 4));
-            counts[line_of(&topics[0], Some(&key), 4)] += 1;
-        }
-        assert!(counts.iter().all(|count| (200..300).contains(count)), "{counts:?}");
-        assert_eq!(line_of(&topics[0], Some(b"k"), 1), 0);
     }
 }

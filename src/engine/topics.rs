@@ -80,6 +80,8 @@ struct Topic {
     reason: Option<String>,
     /// Since when, and until when, each of its records was refused for a right that is missing, without a break.
     forbidden: Option<(Monotonic, Monotonic)>,
+    /// It was given up on for these refusals, and has been tried since.
+    was_given_up: bool,
     /// It has come to its bound, and is not yet a quarter below it.
     is_full: bool,
     /// Bytes that went out of it in this period, and in the one before.
@@ -100,6 +102,8 @@ pub enum Action {
     Forbidden(TopicName, Duration),
     /// It does not exist or may not be written to, and did not or might not for so long that its tasks are given up on: sweep for them.
     Gone(TopicName),
+    /// The same, after a probe that changed nothing: sweep again, it has been told.
+    StillGone(TopicName),
 }
 
 /// A topic that takes no records.
@@ -259,6 +263,7 @@ impl Topics {
         let unbroken = entry.forbidden.filter(|(_, until)| now.since(*until) <= REFUSALS_APART_MAX.max(silence_max * 3));
         let since = unbroken.map_or(now, |(since, _)| since);
         entry.forbidden = Some((since, now));
+        entry.was_given_up &= unbroken.is_some();
         if entry.is_gone() {
             return None;
         }
@@ -267,7 +272,8 @@ impl Topics {
             return unbroken.is_none().then(|| Action::Forbidden(topic.clone(), left));
         }
         entry.give_up(now, silence_max);
-        Some(Action::Gone(topic.clone()))
+        let is_told = std::mem::replace(&mut entry.was_given_up, true);
+        Some(if is_told { Action::StillGone(topic.clone()) } else { Action::Gone(topic.clone()) })
     }
 
     /// A record was not acknowledged, for whatever reason.
@@ -295,6 +301,7 @@ impl Topics {
             refused_since: None,
             reason: None,
             forbidden: None,
+            was_given_up: false,
             is_full: false,
             bytes_out: [0; 2],
         })

@@ -119,7 +119,8 @@ impl Pools {
                 },
             );
         };
-        stopping.run_until_cancelled(keeping).await;
+        // On the heap: three connections that are being made are large.
+        stopping.run_until_cancelled(Box::pin(keeping)).await;
         Ok(())
     }
 }

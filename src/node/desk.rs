@@ -41,8 +41,8 @@ const LOOKS_MAX: usize = 3;
 /// Others may replace the task of a name, while it is cancelled by this name, so often.
 const CANCELS_OF_NAME_MAX: usize = 10;
 
-/// How long an answer that found nothing waits to learn whether its topic is there.
-const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(1);
+/// How long an answer that found nothing waits to learn whether its topic exists: as long as a submit waits.
+const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
 /// What is known of a topic, or why its drafts are refused.
 type Facts = Result<TopicFacts, Refusal>;

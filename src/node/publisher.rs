@@ -6,26 +6,19 @@
 mod line;
 mod reports;
 mod ticket;
-mod wide;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use futures_util::future::join_all;
 
 use self::line::{Line, Maker, Producer};
 use super::gate::Gate;
 use super::holdings::Held;
 use crate::domain::{Timestamp, TopicName};
-use crate::engine::placing::line_of;
 use crate::engine::topics::Pace;
 use crate::kafka::{self, Contact, Mode, SendError};
 use crate::kill_point::{Point, reach};
 
 pub use self::reports::Reports;
-
-/// Producers that put several records into one batch.
-const LINES: usize = 4;
 
 /// What became of handing a record over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +34,7 @@ pub struct Publisher {
     pub reports: Arc<Reports>,
     gate: Arc<Gate>,
     maker: Arc<Maker>,
-    /// Each topic has one of these. An idempotent producer may have five requests under way to a broker, and librdkafka puts one partition into each: many
-    /// partitions would wait for each other.
-    together: Vec<Line>,
+    together: Line,
     /// For records whose batch was refused: made when that happens for the first time.
     alone: OnceLock<Line>,
 }
@@ -65,7 +56,7 @@ impl Publisher {
         gate: Arc<Gate>,
     ) -> Result<Self, kafka::Error> {
         let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
-        let together = (0..LINES).map(|_| Line::new(&maker, Mode::Together)).collect::<Result<Vec<Line>, kafka::Error>>()?;
+        let together = Line::new(&maker, Mode::Together)?;
         Ok(Self { reports, gate, maker, together, alone: OnceLock::new() })
     }
 
@@ -76,10 +67,7 @@ impl Publisher {
 
     /// Hands the record of a task to the producer; `now`, by the cluster's clock, will be its time.
     pub fn publish(&self, held: &Arc<Held>, index: u32, now: Timestamp) -> Handed {
-        let place = ticket::place(index);
-        let topic = held.topic_of(place);
-        let key = if self.reports.wide.has(topic) { held.batch.task(place).key } else { None };
-        self.hand_over(&self.together[line_of(topic, key, self.together.len())].current(), held, index, now)
+        self.hand_over(&self.together.current(), held, index, now)
     }
 
     fn hand_over(&self, producer: &Producer, held: &Arc<Held>, index: u32, now: Timestamp) -> Handed {
@@ -131,7 +119,7 @@ impl Publisher {
     }
 
     fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.together.iter().chain(self.alone.get())
+        std::iter::once(&self.together).chain(self.alone.get())
     }
 
     /// Makes new producers in the place of those that have failed for good, or that nobody answers though Kafka is there.
@@ -186,12 +174,6 @@ impl Publisher {
 
     /// Fetches the metadata of `topics`, so that their first records need not wait for it.
     pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
-        let mut of_lines = vec![Vec::new(); self.together.len()];
-        for topic in topics {
-            of_lines[line_of(&topic, None, self.together.len())].push(topic);
-        }
-        let producers = self.together.iter().map(Line::current).zip(of_lines);
-        let loads = producers.map(|(producer, topics)| async move { producer.inner.preload(topics, deadline).await });
-        join_all(loads).await.into_iter().sum()
+        self.together.current().inner.preload(topics, deadline).await
     }
 }

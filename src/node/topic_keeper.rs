@@ -163,6 +163,10 @@ impl TopicKeeper {
                 tracing::warn!(%topic, reason, "the topic is given up on; its tasks become dead letters");
                 self.shared.sweep();
             }
+            Action::StillGone(topic) => {
+                tracing::debug!(%topic, "the topic goes on refusing all records");
+                self.shared.sweep();
+            }
             Action::Unparked(topic) => {
                 tracing::info!(%topic, "the topic is tried again");
                 self.shared.sweep();
@@ -265,11 +269,11 @@ mod tests {
     fn the_deadline_is_held_against_what_waited_while_kafka_kept_its_pace() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
         let mut deadline = OwnDeadline::new(Duration::from_secs(30), at(0));
-        let held = |deadline: &mut OwnDeadline, seconds: std::ops::Range<u64>, is_steady| {
-            seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect::<Vec<u64>>()
+        let held = |deadline: &mut OwnDeadline, seconds: std::ops::Range<u64>, is_steady: bool| -> Vec<u64> {
+            seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect()
         };
         assert_eq!(held(&mut deadline, 1..40, true), [30, 34, 38]);
-        assert_eq!(held(&mut deadline, 40..100, false), []);
+        assert_eq!(held(&mut deadline, 40..100, false), Vec::<u64>::new());
         assert_eq!(held(&mut deadline, 100..135, true), [129, 133], "slow at 99: it has its time from then on");
     }
 }

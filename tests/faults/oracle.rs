@@ -509,7 +509,7 @@ impl<'a> Case<'a> {
             self.add(Rule::Uncovered, None, what);
         }
         if lateness::is_quota_without_effect(self.history) {
-            self.add(Rule::Uncovered, None, format!("{} had no effect: no record was held back", Kind::Quota.name()));
+            self.add(Rule::Uncovered, None, format!("{} had no effect: hardly a record was held back", Kind::Quota.name()));
         }
         for kind in Kind::all().filter(|_| is_whole) {
             match self.found.stakes.get(&kind) {

@@ -44,7 +44,7 @@ async fn fate(edge: &mut Edge, payload: &[u8], limit: usize) -> Fate {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
     let bootstrap = bootstrap();
-    let source = include_bytes!("../../ARCHITECTURE.md").repeat(4);
+    let source = include_bytes!("../../LICENSE").repeat(12);
     for (codec, level) in
         [("gzip", "-1"), ("gzip", "9"), ("snappy", "-1"), ("lz4", "-1"), ("zstd", "-1"), ("zstd", "1"), ("zstd", "19")]
     {
@@ -56,7 +56,8 @@ async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
             let size = edge.topics.size(&record(&small, &payload), facts).await;
             let taken = fate(&mut edge, &payload, size).await;
             assert!(matches!(taken, Fate::Acknowledged(_)), "{codec} {level} of {what}, {size} bytes: {taken:?}");
-            let less = size * 9 / 10 - 200;
+            // What is smaller than this is headers, most of it.
+            let Some(less) = (size * 9 / 10).checked_sub(200) else { continue };
             let refused = fate(&mut edge, &payload, less).await;
             assert!(refused.is(Failure::RefusedForGood), "{codec} {level} of {what} in {less} bytes: {refused:?}");
         }

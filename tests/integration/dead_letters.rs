@@ -31,6 +31,14 @@ fn headers() -> Value {
     json!({ "h": "1", "null": null, "tag": ["a", { "base64": "/w==" }, null] })
 }
 
+/// The record brings the headers of [`headers`], before those of Punctual.
+fn has_headers(headers: &[(String, Option<Vec<u8>>)]) {
+    let values: Vec<(&str, Option<&[u8]>)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+    let wanted: [(&str, Option<&[u8]>); 5] =
+        [("h", Some(b"1")), ("null", None), ("tag", Some(b"a")), ("tag", Some(b"\xff")), ("tag", None)];
+    assert_eq!(values[..5], wanted);
+}
+
 fn large_task(topic: &str, start: i64, n: i64, text: &str) -> Value {
     json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": headers() })
 }
@@ -80,11 +88,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
     let record = consumer.wait_count(1, DEADLINE).await[0].clone();
     assert_eq!(record.task_id(), ids[0]);
-    let values: Vec<(&str, Option<&[u8]>)> =
-        record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
-    let wanted: [(&str, Option<&[u8]>); 5] =
-        [("h", Some(b"1")), ("null", None), ("tag", Some(b"a")), ("tag", Some(b"\xff")), ("tag", None)];
-    assert_eq!(values[..5], wanted);
+    has_headers(&record.headers);
     cluster.wait_final(4, DEADLINE).await;
     eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
     let found = api.task(ids[0]).await;

@@ -158,12 +158,19 @@ const LOCK_TIMEOUT: &str = "55P03";
 
 /// A statement of the product, by the name that it begins with.
 fn statement(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres")];
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let source = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        let begin = format!("\"-- {name}\n");
-        found.extend(source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(path).unwrap();
+            let begin = format!("\"-- {name}\n");
+            found.extend(source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+        }
     }
     assert_eq!(found.len(), 1, "statements named {name}");
     found.remove(0)

@@ -47,7 +47,6 @@ mod main_job;
 mod membership;
 mod membership_outages;
 mod membership_support;
-mod missing_rights;
 mod names;
 mod neighbours;
 mod outages;

@@ -104,6 +104,16 @@ def is_named_twice(response):
     return json.loads(response.content).get("field") == "idempotency-key"
 
 
+def is_precondition(response):
+    """A precondition says which task a name stands for; no schema can say whether it does. A list without a tag is refused: it says nothing."""
+    if response.status_code == 412:
+        return problem_of(response) == "precondition-failed"
+    if response.status_code != 400 or problem_of(response) != "invalid-value":
+        return False
+    answer = json.loads(response.content)
+    return answer.get("field") in {"if-match", "if-none-match"} and "nothing was done:  is no list of tags" in answer["detail"]
+
+
 def is_made_up_cursor(response):
     """A cursor is what the page before has given, for the same filters; no schema can say so."""
     return response.status_code == 400 and problem_of(response) == "invalid-value" and json.loads(response.content).get("field") == "cursor"
@@ -134,7 +144,7 @@ def filter_failure(context, failure, case, response):
     """True where the failure is one."""
     kind = type(failure).__name__
     if kind == "RejectedPositiveData":
-        return not (is_refused_by_cluster(response) or is_beyond_schema(case, response) or is_made_up_cursor(response) or is_named_twice(response))
+        return not (is_refused_by_cluster(response) or is_beyond_schema(case, response) or is_made_up_cursor(response) or is_named_twice(response) or is_precondition(response))
     if kind == "AcceptedNegativeData":
         return not is_refused(case, response)
     if kind == "UseAfterFree":

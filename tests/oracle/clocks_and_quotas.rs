@@ -183,8 +183,15 @@ fn a_quota_that_holds_nothing_back_is_none() {
     (0..400).for_each(|number| _ = publish(&mut history, number, STEADY));
     operation(&mut history, Kind::Quota, START + 5000, START + 9000);
     assert_eq!(rules(&history), [Rule::Uncovered]);
-    append_at(&mut history, START + 6000);
-    assert_eq!(rules(&history), []);
+    let mut hold_back = |count: usize| {
+        for (record, line) in history.records.iter_mut().zip(&mut history.lines).take(count) {
+            record.at = line.due_at + 1500;
+            (line.published_at, line.lateness) = (Some(record.at), Some(1500));
+        }
+        rules(&history)
+    };
+    assert_eq!(hold_back(100), [Rule::Uncovered], "a busy machine");
+    assert_eq!(hold_back(200), []);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! Clients stay on it: where a broker's answer names the address that it advertises, the way puts its own.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -28,17 +28,19 @@ pub struct Node {
     api: Option<Api>,
 }
 
+/// Where the tests run in the background, or outlive their terminal, they were told to ignore these.
+const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT";
+
 /// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments, and without the settings of the shell that runs the tests.
 pub fn program(arguments: &[&str]) -> Command {
-    // Where the tests run in the background, or outlive their terminal, they were told to ignore these.
-    program_with("--default-signal=HUP,INT", arguments)
+    program_with(&[DEFAULT_SIGNALS], arguments)
 }
 
-/// The program, with signals set by a flag of `env`.
-fn program_with(signals: &str, arguments: &[&str]) -> Command {
+/// The program, with signals set by flags of `env`.
+fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
     let binary = std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
     let mut command = Command::new("env");
-    command.arg(signals).arg(binary);
+    command.args(signals).arg(binary);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
         command.env_remove(name);
     }
@@ -54,7 +56,7 @@ impl Node {
 
     /// The same, by a parent that had it ignore some signals.
     pub fn spawn_ignoring(name: &str, signals: &str, arguments: &[&str], folder: &Path) -> Self {
-        let mut command = program_with(&format!("--ignore-signal={signals}"), &["serve"]);
+        let mut command = program_with(&[DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")], &["serve"]);
         command.args(arguments);
         Self::spawn_command(name, command, folder)
     }

@@ -17,6 +17,47 @@ pub fn nullable(component: &str, description: &str) -> Value {
 }
 
 pub fn all() -> Vec<(&'static str, Value)> {
+    let mut all = words();
+    all.extend(header_values());
+    all
+}
+
+/// The values of headers that name a task.
+fn header_values() -> Vec<(&'static str, Value)> {
+    vec![
+        (
+            "EntityTag",
+            json!({
+                "type": "string",
+                "pattern": "^\"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\"$",
+                "description": "The id of a task, in quotes.",
+                "examples": ["\"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\""],
+            }),
+        ),
+        (
+            "EntityTags",
+            json!({
+                "type": "string",
+                "pattern": "^(\\*|(W/)?\"[!#-~]*\"( *, *(W/)?\"[!#-~]*\")*)$",
+                "description": "A list of entity tags, or `*` (RFC 9110, 13.1). The tag of a task is its id in quotes; a weak one never counts for `If-Match`.",
+                "examples": ["\"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"", "*"],
+            }),
+        ),
+        (
+            "IdempotencyKey",
+            json!({
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 255,
+                "pattern": "^(\"([ !#-\\[\\]-~]|\\\\[\"\\\\])+\"|[!#-~]([ -~]*[!-~])?)$",
+                "description": "A name for the task: as it is, or as a string of RFC 8941, in quotes, with `\\\"` and `\\\\` for `\"` and `\\`.",
+                "examples": ["\"order-17\"", "order-17"],
+            }),
+        ),
+    ]
+}
+
+fn words() -> Vec<(&'static str, Value)> {
     vec![
         (
             "TaskId",
@@ -53,35 +94,6 @@ pub fn all() -> Vec<(&'static str, Value)> {
             json!({
                 "allOf": [reference("TaskName"), { "not": { "enum": [".", ".."] } }],
                 "description": "A name as it stands in a path, percent-encoded.",
-            }),
-        ),
-        (
-            "EntityTag",
-            json!({
-                "type": "string",
-                "pattern": "^\"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\"$",
-                "description": "The id of a task, in quotes.",
-                "examples": ["\"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\""],
-            }),
-        ),
-        (
-            "EntityTags",
-            json!({
-                "type": "string",
-                "pattern": "^(\\*|(W/)?\"[!#-~]*\"( *, *(W/)?\"[!#-~]*\")*)$",
-                "description": "A list of entity tags, or `*` (RFC 9110, 13.1). The tag of a task is its id in quotes; a weak one never counts for `If-Match`.",
-                "examples": ["\"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"", "*"],
-            }),
-        ),
-        (
-            "IdempotencyKey",
-            json!({
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 255,
-                "pattern": "^(\"([ !#-\\[\\]-~]|\\\\[\"\\\\])+\"|[!#-~]([ -~]*[!-~])?)$",
-                "description": "A name for the task: as it is, or as a string of RFC 8941, in quotes, with `\\\"` and `\\\\` for `\"` and `\\`.",
-                "examples": ["\"order-17\"", "order-17"],
             }),
         ),
         (

@@ -163,14 +163,15 @@ async fn a_key_of_idempotency_is_the_name_of_a_task_without_one() {
     }
     let long = format!("idempotency-key: {}", "k".repeat(256));
     let named = r#"{"topic":"t","name":"other","delay":"1h","payload":1}"#;
-    for (method, path, headers, body, kind) in [
-        ("POST", "/v1/tasks", &["idempotency-key: order 17"] as &[&str], named, "conflicting-fields"),
+    let refused: [(&str, &str, &[&str], &str, &str); 6] = [
+        ("POST", "/v1/tasks", &["idempotency-key: order 17"], named, "conflicting-fields"),
         ("POST", "/v1/tasks", &["idempotency-key: a", "idempotency-key: a"], task, "duplicate-field"),
         ("POST", "/v1/tasks", &["idempotency-key: \"a"], task, "invalid-value"),
         ("POST", "/v1/tasks", &[&long], task, "invalid-value"),
         ("POST", "/v1/tasks/batch", &["idempotency-key: a"], r#"{"tasks":[]}"#, "invalid-value"),
         ("PUT", PATH, &["idempotency-key: n"], TASK, "invalid-value"),
-    ] {
+    ];
+    for (method, path, headers, body, kind) in refused {
         let response = api.ask(with(method, path, headers, body)).await;
         assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{method} {path} {headers:?}");
         let problem = json_of(response).await;

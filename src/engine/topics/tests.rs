@@ -295,6 +295,8 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
     assert_eq!(topics.forbidden(&topic(), second(300)), Some(Action::Gone(topic())));
     assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (true, Some("not authorized")));
     topics.looked(&topic(), Sight::There, second(305));
+    assert_eq!(topics.forbidden(&topic(), second(305)), Some(Action::StillGone(topic())), "that is not told again");
+    topics.looked(&topic(), Sight::There, second(306));
     assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Unparked(topic())));
     assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (false, None));
 }

@@ -4,11 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ticket;
-use super::wide::Wide;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Failure, Outcome, Receipt, Seldom, TaskId};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
-use crate::engine::placing::WIDE_FROM_PARTITION;
 use crate::engine::topics::Action;
 use crate::kafka::{Contact, Failed, Fate, Report};
 use crate::kill_point::{Point, reach};
@@ -41,7 +39,6 @@ pub struct Reports {
     pub completed: Mailbox<Arc<Held>>,
     /// What the states of the topics have come to.
     pub topic_actions: Mailbox<Action>,
-    pub(super) wide: Wide,
     dead_said: Mutex<Seldom>,
     deferred_said: Mutex<Seldom>,
 }
@@ -65,7 +62,6 @@ impl Reports {
             alone: Mailbox::default(),
             completed: Mailbox::default(),
             topic_actions: Mailbox::default(),
-            wide: Wide::default(),
             dead_said: Mutex::new(Seldom::new(SAY_EVERY)),
             deferred_said: Mutex::new(Seldom::new(SAY_EVERY)),
         }
@@ -101,9 +97,6 @@ impl Reports {
             if let Some(action) = self.holdings.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
                 self.topic_actions.put(action);
             }
-        }
-        if receipt.partition >= WIDE_FROM_PARTITION {
-            self.wide.add(held.topic_of(place));
         }
         let task = held.batch.task(place);
         self.metrics.published(receipt.published_at.since(task.first_id.due_at()));
