@@ -19,9 +19,10 @@ use crate::api::{self, Api};
 use crate::clock;
 use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
+use crate::error_chain::chain;
 use crate::node::service::Service;
 use crate::postgres::schema;
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::shutdown::{Failure, Tasks};
 use crate::{postgres, telemetry};
 
 /// How long the others may take to hear that this node leaves.

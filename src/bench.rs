@@ -38,10 +38,10 @@ use report::Report;
 use rest::{Due, Rest};
 use run::{Setup, say};
 
+use crate::error_chain::chain;
 use crate::kafka;
 use crate::postgres::connection;
 use crate::postgres::old_snapshot::OldSnapshot;
-use crate::shutdown::chain;
 
 /// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the consumer.
 pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {

@@ -15,6 +15,7 @@ use crate::domain::{ClusterSettings, NodeId};
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
+use crate::error_chain::chain;
 use crate::node::adopter::{self, Adopter};
 use crate::node::bulk::Bulks;
 use crate::node::canceller::Canceller;
@@ -50,7 +51,7 @@ use crate::postgres::settle::Settles;
 use crate::postgres::submit::Submits;
 use crate::postgres::submit_named::NamedSubmits;
 use crate::postgres::{self, cancel};
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::Registry;
 use crate::{etcd, kafka};
 

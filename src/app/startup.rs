@@ -7,10 +7,11 @@ use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
 use crate::domain::duration::spelled;
+use crate::error_chain::chain;
 use crate::node::service::Service;
 use crate::postgres::Error;
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::shutdown::{Failure, Tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);

@@ -15,8 +15,8 @@ use super::report::{Report, Usage};
 use crate::client::figures::grouped;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
+use crate::error_chain::chain;
 use crate::kafka::{self, Reader};
-use crate::shutdown::chain;
 
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(2);

@@ -234,7 +234,7 @@ impl Keeper {
         match revoke.await {
             Ok(_) | Err(Error::LeaseGone { .. }) => {}
             Err(error) => {
-                tracing::debug!(error = %crate::shutdown::chain(&error), "the session runs out by itself");
+                tracing::debug!(error = %crate::error_chain::chain(&error), "the session runs out by itself");
             }
         }
     }

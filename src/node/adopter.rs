@@ -23,10 +23,11 @@ use crate::clock;
 use crate::domain::{BatchId, Monotonic};
 use crate::engine::books::Suspects;
 use crate::engine::look_back::{LookBack, OwnFloor};
-use crate::kill_point::{Point, reach};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.

@@ -9,12 +9,12 @@ use super::setback::{Tries, trouble_of, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
+use crate::error_chain::chain;
 use crate::postgres::Error;
 use crate::postgres::cancel::GROUP_MAX;
 use crate::postgres::cancel_many::{CancelGroup, CancelMany};
 use crate::postgres::dead_letters::{Change, DeadLetters};
 use crate::postgres::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
-use crate::shutdown::chain;
 
 /// A call that has taken so long begins no further piece: it says how far it has come.
 const SPAN_MAX: Duration = Duration::from_secs(5);

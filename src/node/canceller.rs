@@ -13,9 +13,10 @@ use super::service::Trouble;
 use super::setback::trouble_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
+use crate::error_chain::chain;
 use crate::postgres::Error;
 use crate::postgres::cancel;
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 
 /// Ids of one statement.

@@ -15,10 +15,11 @@ use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
-use crate::kill_point::{Point, reach};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::claim::{Answer, Claimed, Claims, Request, Source, smallints};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 /// Waits after a failed claim, from the first to the last.
 const RETRY_MIN: Duration = Duration::from_millis(50);

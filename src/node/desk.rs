@@ -24,13 +24,13 @@ use crate::domain::{
     Backlog, Cursor, List, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::engine::topics::Parked;
+use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::dead_letters::Change;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::{Entry, Names};
 use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
-use crate::shutdown::chain;
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);

@@ -20,10 +20,11 @@ use super::setback::{Tries, refusal_of};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState, Timestamp};
-use crate::kill_point::{Point, reach};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 
 /// Unit in which the bytes of the queue are counted: a semaphore counts no further than 2^32.

@@ -19,11 +19,11 @@ use super::setback::refusal_of;
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
-use crate::kill_point::{Point, reach};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::names::Names;
 use crate::postgres::submit_named::{Group, NamedSubmits};
-use crate::shutdown::chain;
 
 /// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
 const ROUNDS_MAX: usize = 5;

@@ -14,8 +14,8 @@ use self::line::{Line, Maker, Producer};
 use super::gate::Gate;
 use super::holdings::Held;
 use crate::domain::{Timestamp, TopicName};
+use crate::failpoint::{Point, reach};
 use crate::kafka::{self, Contact, Mode, SendError};
-use crate::kill_point::{Point, reach};
 
 pub use self::reports::Reports;
 

@@ -9,11 +9,11 @@ use super::setback::{refusal_of, refusal_of_look};
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{IdRange, NewTask, TaskId, TaskState};
+use crate::error_chain::chain;
 use crate::postgres::Error;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Entry;
 use crate::postgres::replace::{Replacement, Replaces};
-use crate::shutdown::chain;
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);

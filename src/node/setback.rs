@@ -1,8 +1,8 @@
 //! What follows when Postgres fails a call: another try, or what the caller is told. The only place where one of its errors becomes a word of the service.
 
 use super::service::{Refusal, Trouble};
+use crate::error_chain::chain;
 use crate::postgres::Error;
-use crate::shutdown::chain;
 
 /// What gives way to other transactions is tried so often in all.
 const TRIES_MAX: usize = 5;

@@ -12,10 +12,11 @@ use super::publisher::Reports;
 use super::shared::Shared;
 use crate::clock;
 use crate::engine::books::Effect;
-use crate::kill_point::{Point, reach};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
 use crate::postgres::settle::{Settlement, Settles};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 /// At most so many batches, and about so many tasks, are settled by one statement.
 const BATCHES_MAX: usize = 64;

@@ -13,8 +13,9 @@ use super::shared::Shared;
 use crate::clock;
 use crate::domain::TopicName;
 use crate::engine::topics::{Action, Sight};
+use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, Topics};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 /// So many looks at topics are under way at once: others that ask about topics find room in the queue of questions, and each look its turn.

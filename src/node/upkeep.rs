@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{self, ClusterClock};
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Timestamp};
+use crate::error_chain::chain;
 use crate::postgres::connection::Purpose;
 use crate::postgres::far::Mover;
 use crate::postgres::names::Names;
 use crate::postgres::partitions::{self, Census};
 use crate::postgres::retire::Retirer;
 use crate::postgres::{Connection, Error, Settings};
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 const PURPOSE: Purpose = Purpose { name: "upkeep", deadline: Duration::from_secs(10), settings: &[] };

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::connection::Purpose;
 use super::{Connection, Error, Settings};
 use crate::domain::{TaskId, TaskState, TaskView, TopicName};
-use crate::kill_point::{Point, reach};
+use crate::failpoint::{Point, reach};
 
 /// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
 pub(super) const PURPOSE: Purpose = Purpose {

@@ -13,8 +13,8 @@ use super::connection::Purpose;
 use super::partitions::UPKEEP;
 use super::{Connection, Error, Settings};
 use crate::domain::IdRange;
-use crate::kill_point::{Point, reach};
-use crate::shutdown::chain;
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
 
 const PURPOSE: Purpose = Purpose {
     name: "mover",

@@ -23,7 +23,7 @@ use super::look_up::lowest_batch_of;
 use super::names::{Entry, entry_of};
 use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
-use crate::kill_point::{Point, reach};
+use crate::failpoint::{Point, reach};
 
 const PURPOSE: Purpose =
     Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };

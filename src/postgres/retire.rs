@@ -22,7 +22,7 @@ use super::partitions::{attach_statement, execute, retire_lock, take_census};
 use super::{Connection, Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
-use crate::kill_point::{Point, reach};
+use crate::failpoint::{Point, reach};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
 /// A detach waits for whoever reads the table, and is rather not cut off: then it must be finalized. Its deadline is for an answer that never comes, because

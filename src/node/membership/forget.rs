@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::error_chain::chain;
 use crate::postgres::{self, heartbeat::Heartbeats};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 const PAUSE: Duration = Duration::from_secs(300);
 /// People may want to see that a node has died.
