@@ -12,6 +12,7 @@ pub mod intake;
 pub mod lists;
 mod mailbox;
 pub mod membership;
+pub mod messages;
 pub mod metrics;
 pub mod named_store;
 pub mod placing;

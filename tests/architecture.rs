@@ -192,9 +192,9 @@ fn what_is_allowed_or_is_not_code_is_not_seen() {
 
 #[test]
 fn the_api_sees_of_a_node_only_its_service() {
-    let node = ("src/node.rs", "pub mod service;\npub mod wheel;");
-    let others = [node, ("src/node/service.rs", ""), ("src/node/wheel.rs", "")];
-    for (text, count) in [("use crate::node::service::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
+    let node = ("src/node.rs", "pub mod messages;\npub mod service;\npub mod wheel;");
+    let others = [node, ("src/node/messages.rs", ""), ("src/node/service.rs", ""), ("src/node/wheel.rs", "")];
+    for (text, count) in [("use crate::node::messages::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
         let sources = example(&[&others[..], &[("src/api/tasks.rs", text)]].concat());
         assert_eq!(said(rules::layers(&sources)), count, "{text}");
     }

@@ -20,7 +20,7 @@ use super::tasks::{IdInPath, id_of};
 use super::times::{self, Rfc3339};
 use super::{body, query, respond};
 use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
-use crate::node::service::Bulk;
+use crate::node::messages::Bulk;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 

@@ -14,7 +14,7 @@ use super::task_json::Shown;
 use super::times::Rfc3339;
 use super::{query, respond};
 use crate::domain::{Backlog, NodeId};
-use crate::node::service::{ClusterView, NodeView, ParkedTopic};
+use crate::node::messages::{ClusterView, NodeView, ParkedTopic};
 
 #[derive(Serialize)]
 struct ClusterJson<'a> {

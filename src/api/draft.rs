@@ -16,7 +16,7 @@ use super::trace::{TRACEPARENT, TraceParent};
 use super::values::{shown, string_of};
 use crate::domain::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
-use crate::node::service::{Draft, Due};
+use crate::node::messages::{Draft, Due};
 
 /// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
 pub const FIELDS: [&str; 11] = [

@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::task_json::TaskJson;
 use super::times::Rfc3339;
 use crate::domain::{Cursor, List, Page, Selection, Timestamp};
-use crate::node::service::{Counts, Figure};
+use crate::node::messages::{Counts, Figure};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 

@@ -17,7 +17,7 @@ use super::task_json::TaskJson;
 use super::tasks::{created, echo_of};
 use super::{query, respond, verdict};
 use crate::domain::{TaskName, TaskState, TopicName};
-use crate::node::service::{Placed, Refusal};
+use crate::node::messages::{Placed, Refusal};
 
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use super::task_json::TaskJson;
 use crate::domain::TaskView;
-use crate::node::service::Missing;
+use crate::node::messages::Missing;
 
 /// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
 pub const ENCODINGS: &str = "gzip, zstd";

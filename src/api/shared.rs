@@ -15,7 +15,8 @@ use super::refusal::of_trouble;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};
-use crate::node::service::{Service, Trouble};
+use crate::node::messages::Trouble;
+use crate::node::service::Service;
 use crate::telemetry::Registry;
 
 /// The bound on bodies that are unpacked at a time.

@@ -22,7 +22,7 @@ use super::shared::{Deadline, Shared};
 use super::task_json::{Echo, TaskJson};
 use super::{query, respond, verdict};
 use crate::domain::TaskId;
-use crate::node::service::{Accepted, Draft, Refusal};
+use crate::node::messages::{Accepted, Draft, Refusal};
 
 /// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
 const ITEM_BYTES: usize = 512;

@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::respond;
 use super::task_json::TaskJson;
 use crate::domain::TaskState;
-use crate::node::service::Verdict;
+use crate::node::messages::Verdict;
 
 /// A cancel that took effect, now or before.
 #[derive(Serialize)]

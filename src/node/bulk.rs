@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::service::{Bulk, BulkDone, Trouble};
+use super::messages::{Bulk, BulkDone, Trouble};
 use super::setback::{Tries, trouble_of, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::messages::Trouble;
 use super::metrics::Metrics;
-use super::service::Trouble;
 use super::setback::trouble_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};

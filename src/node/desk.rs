@@ -12,11 +12,11 @@ use super::canceller::Canceller;
 use super::intake::Intake;
 use super::lists::Lists;
 use super::membership::Bulletin;
-use super::replacer::Replacer;
-use super::service::{
+use super::messages::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic, Placed,
     Refusal, Trouble, Verdict,
 };
+use super::replacer::Replacer;
 use super::setback::{refusal_of_look, trouble_of_look};
 use super::shared::Shared;
 use crate::clock;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::membership::TrustHandle;
-use super::service::{Lack, Missing};
+use super::messages::{Lack, Missing};
 use crate::clock::ClusterClock;
 use crate::kafka::Contact;
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::messages::{Accepted, Refusal};
 use super::metrics::Metrics;
 use super::named_store::NamedStore;
 use super::placing::{Place, Sorter, clamp, may_do_without_claim};
-use super::service::{Accepted, Refusal};
 use super::setback::{Tries, refusal_of};
 use super::shared::Shared;
 use crate::clock;

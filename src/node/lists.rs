@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::messages::{Counts, Figure, Trouble};
 use super::metrics::Metrics;
-use super::service::{Counts, Figure, Trouble};
 use super::setback::trouble_of_look;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::postgres::Error;

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::messages::{Accepted, Refusal};
 use super::placing::{Place, Sorter, clamp, may_do_without_claim};
-use super::service::{Accepted, Refusal};
 use super::setback::refusal_of;
 use super::shared::Shared;
 use crate::clock;

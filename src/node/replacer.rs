@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::messages::{Placed, Refusal};
 use super::placing::{Place, Sorter, clamp};
-use super::service::{Placed, Refusal};
 use super::setback::{refusal_of, refusal_of_look};
 use super::shared::Shared;
 use crate::clock;

@@ -2,17 +2,12 @@
 
 #[cfg(test)]
 pub mod model;
-mod words;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::desk::Desk;
+use super::messages::{Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Lack, Missing, Placed, Refusal, Trouble, Verdict};
 use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, TopicName};
-
-pub use words::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic,
-    Placed, Refusal, Trouble, Verdict,
-};
 
 /// What a node does for its API. Cheap to clone.
 #[derive(Clone, Debug)]

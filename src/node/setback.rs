@@ -1,6 +1,6 @@
 //! What follows when Postgres fails a call: another try, or what the caller is told. The only place where one of its errors becomes a word of the service.
 
-use super::service::{Refusal, Trouble};
+use super::messages::{Refusal, Trouble};
 use crate::error_chain::chain;
 use crate::postgres::Error;
 

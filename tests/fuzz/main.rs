@@ -21,7 +21,7 @@ use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
 use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName, headers};
 use punctual::etcd::Member;
-use punctual::node::service::Due;
+use punctual::node::messages::Due;
 use punctual::postgres::arrays::Elements;
 use punctual::postgres::claim::batch_of;
 use serde_json::value::RawValue;

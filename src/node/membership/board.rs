@@ -11,7 +11,7 @@ use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
-use crate::node::service::{Missing, NodeView};
+use crate::node::messages::{Missing, NodeView};
 use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow};
 
 /// What one turn has found out.

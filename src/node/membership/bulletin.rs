@@ -1,7 +1,7 @@
 //! What the membership tells.
 
 use crate::domain::{Monotonic, NodeId, Shard};
-use crate::node::service::{Missing, NodeView};
+use crate::node::messages::{Missing, NodeView};
 
 /// What stands on the board: what the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed, Refusal,
-    Trouble, Verdict,
-};
 use crate::domain::{
     Cursor, Kept, List, NewTask, NodeId, Page, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState, TaskView,
     Timestamp, TopicName,
+};
+use crate::node::messages::{
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed, Refusal,
+    Trouble, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
