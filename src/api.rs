@@ -12,7 +12,7 @@
 //! problem every refusal, and with problem_type the one place where it gets its status
 //! ```
 //!
-//! The API decides nothing about tasks and knows no server: it reads what is asked into the words of [`crate::node::service`] and writes the answers
+//! The API decides nothing about tasks and knows no server: it reads what is asked into the words of [`crate::node::requests::service`] and writes the answers
 //! down. Each request is held within bounds (see [`Settings`]); where one is reached the caller is told at once. Payloads, keys and headers are never
 //! logged.
 

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
 use crate::error_chain::chain;
-use crate::node::service::Service;
+use crate::node::requests::service::Service;
 use crate::postgres::schema;
 use crate::shutdown::{Failure, Tasks};
 use crate::{postgres, telemetry};

@@ -192,8 +192,8 @@ fn what_is_allowed_or_is_not_code_is_not_seen() {
 
 #[test]
 fn the_api_sees_of_a_node_only_its_service() {
-    let node = ("src/node.rs", "pub mod messages;\npub mod service;\npub mod wheel;");
-    let others = [node, ("src/node/messages.rs", ""), ("src/node/service.rs", ""), ("src/node/wheel.rs", "")];
+    let node = ("src/node.rs", "pub mod messages;\npub mod wheel;");
+    let others = [node, ("src/node/messages.rs", ""), ("src/node/requests/service.rs", ""), ("src/node/wheel.rs", "")];
     for (text, count) in [("use crate::node::messages::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
         let sources = example(&[&others[..], &[("src/api/tasks.rs", text)]].concat());
         assert_eq!(said(rules::layers(&sources)), count, "{text}");

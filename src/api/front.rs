@@ -24,7 +24,7 @@ use super::route::Route;
 use super::shared::Shared;
 use super::{Metrics, Settings, bulk, cluster, document, health, interface, lists, names, operations, tasks};
 use crate::clock;
-use crate::node::service::Service;
+use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
 /// The REST API, ready to answer requests. Cheap to clone.

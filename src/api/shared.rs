@@ -16,7 +16,7 @@ use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};
 use crate::node::messages::Trouble;
-use crate::node::service::Service;
+use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
 /// The bound on bodies that are unpacked at a time.

@@ -24,8 +24,8 @@ use super::answer::Answer;
 use super::line::{Callers, Line};
 use super::{Api, Metrics, Settings};
 use crate::domain::Monotonic;
-use crate::node::service::Service;
-use crate::node::service::model::Model;
+use crate::node::requests::service::Service;
+use crate::node::requests::service::model::Model;
 use crate::telemetry::Registry;
 
 type Response = axum::http::Response<Answer>;

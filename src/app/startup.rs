@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::domain::ClusterWishes;
 use crate::domain::duration::spelled;
 use crate::error_chain::chain;
-use crate::node::service::Service;
+use crate::node::requests::service::Service;
 use crate::postgres::Error;
 use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks};

@@ -17,7 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("kafka", &["domain", "clock", "telemetry"]),
     ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
     ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "failpoint", "error_chain", "shutdown", "telemetry"]),
-    ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::service"]),
+    ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::requests::service"]),
     ("client", &["domain", "clock"]),
     // It measures a cluster from outside, with a consumer and a forgotten session of its own; nothing of a node.
     (

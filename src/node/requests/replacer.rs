@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::messages::{Placed, Refusal};
 use super::placing::{Place, Sorter, clamp};
-use super::setback::{refusal_of, refusal_of_look};
-use super::shared::Shared;
+use super::retry_policy::{refusal_of, refusal_of_look};
 use crate::clock;
 use crate::domain::{IdRange, NewTask, TaskId, TaskState};
 use crate::error_chain::chain;
+use crate::node::messages::{Placed, Refusal};
+use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::look_up::LookUp;
 use crate::postgres::names::Entry;

@@ -13,14 +13,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::messages::{Accepted, Refusal};
 use super::placing::{Place, Sorter, clamp, may_do_without_claim};
-use super::setback::refusal_of;
-use super::shared::Shared;
+use super::retry_policy::refusal_of;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
 use crate::error_chain::chain;
 use crate::failpoint::{Point, reach};
+use crate::node::messages::{Accepted, Refusal};
+use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::names::Names;
 use crate::postgres::submit_named::{Group, NamedSubmits};

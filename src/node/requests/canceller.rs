@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::messages::Trouble;
-use super::metrics::Metrics;
-use super::setback::trouble_of;
+use super::retry_policy::trouble_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
+use crate::node::messages::Trouble;
+use crate::node::metrics::Metrics;
 use crate::postgres::Error;
 use crate::postgres::cancel;
 use crate::shutdown::Failure;

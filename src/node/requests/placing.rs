@@ -1,9 +1,9 @@
 //! Where a new task goes: into a batch at once, to its leaf, or to the far table.
 
-use super::shared::Shared;
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
 pub use crate::engine::placing::Place;
+use crate::node::shared::Shared;
 use crate::postgres::Error;
 
 /// What decides about the tasks of one group.

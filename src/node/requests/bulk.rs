@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::messages::{Bulk, BulkDone, Trouble};
-use super::setback::{Tries, trouble_of, trouble_of_look};
-use super::shared::Shared;
+use super::retry_policy::{Tries, trouble_of, trouble_of_look};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::error_chain::chain;
+use crate::node::messages::{Bulk, BulkDone, Trouble};
+use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::cancel::GROUP_MAX;
 use crate::postgres::cancel_many::{CancelGroup, CancelMany};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::messages::{Counts, Figure, Trouble};
-use super::metrics::Metrics;
-use super::setback::trouble_of_look;
+use super::retry_policy::trouble_of_look;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
+use crate::node::messages::{Counts, Figure, Trouble};
+use crate::node::metrics::Metrics;
 use crate::postgres::Error;
 use crate::postgres::counts::{Counted, Counter};
 use crate::postgres::dead_letters::DeadLetters;

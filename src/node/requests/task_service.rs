@@ -11,14 +11,8 @@ use super::bulk::Bulks;
 use super::canceller::Canceller;
 use super::intake::Intake;
 use super::lists::Lists;
-use super::membership::Bulletin;
-use super::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic, Placed,
-    Refusal, Trouble, Verdict,
-};
 use super::replacer::Replacer;
-use super::setback::{refusal_of_look, trouble_of_look};
-use super::shared::Shared;
+use super::retry_policy::{refusal_of_look, trouble_of_look};
 use crate::clock;
 use crate::domain::{
     Backlog, Cursor, List, NewTask, Page, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
@@ -26,6 +20,12 @@ use crate::domain::{
 use crate::engine::topics::Parked;
 use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, TopicFacts};
+use crate::node::membership::Bulletin;
+use crate::node::messages::{
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic, Placed,
+    Refusal, Trouble, Verdict,
+};
+use crate::node::shared::Shared;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::dead_letters::Change;
 use crate::postgres::look_up::LookUp;

@@ -1,7 +1,7 @@
 //! What follows when Postgres fails a call: another try, or what the caller is told. The only place where one of its errors becomes a word of the service.
 
-use super::messages::{Refusal, Trouble};
 use crate::error_chain::chain;
+use crate::node::messages::{Refusal, Trouble};
 use crate::postgres::Error;
 
 /// What gives way to other transactions is tried so often in all.

@@ -5,9 +5,11 @@ pub mod model;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::desk::Desk;
-use super::messages::{Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Lack, Missing, Placed, Refusal, Trouble, Verdict};
+use super::task_service::Desk;
 use crate::domain::{Cursor, List, Page, Selection, TaskId, TaskName, TaskView, TopicName};
+use crate::node::messages::{
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Lack, Missing, Placed, Refusal, Trouble, Verdict,
+};
 
 /// What a node does for its API. Cheap to clone.
 #[derive(Clone, Debug)]
