@@ -16,14 +16,15 @@ use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
 use crate::error_chain::chain;
-use crate::node::adopter::{self, Adopter};
-use crate::node::claimer::{self, Claimer, Pace};
-use crate::node::gate::Gate;
-use crate::node::holdings::{self, Holdings};
+use crate::node::claim::{self, Claimer, Pace};
+use crate::node::fence::Gate;
+use crate::node::in_flight::batches::{self, Holdings};
+use crate::node::maintenance::{self, Leaves, Upkeep};
 use crate::node::membership::{self, Membership, Progress};
 use crate::node::messages::{Lack, Missing};
 use crate::node::metrics::Metrics;
-use crate::node::publisher::{Publisher, Reports};
+use crate::node::publish::publisher::{Publisher, Reports};
+use crate::node::publish::wheel;
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::intake::{self, Intake};
@@ -32,11 +33,10 @@ use crate::node::requests::named_store::NamedStore;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::Service;
 use crate::node::requests::task_service::Desk;
-use crate::node::settler::{self, Settler, Undone};
+use crate::node::settle::adopter::{self, Adopter};
+use crate::node::settle::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
 use crate::node::topic_keeper::TopicKeeper;
-use crate::node::upkeep::{self, Leaves, Upkeep};
-use crate::node::wheel;
 use crate::postgres::adopt::Adoptions;
 use crate::postgres::backlog::BacklogCounter;
 use crate::postgres::cancel_many::CancelMany;
@@ -91,7 +91,7 @@ pub struct Parts {
     /// None: this node is alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
-    upkeep_metrics: upkeep::Metrics,
+    upkeep_metrics: maintenance::Metrics,
     metrics: Metrics,
     advertise: String,
 }
@@ -136,7 +136,7 @@ impl Parts {
             kafka_metrics,
             etcd,
             membership_metrics: membership::Metrics::register(registry),
-            upkeep_metrics: upkeep::Metrics::register(registry),
+            upkeep_metrics: maintenance::Metrics::register(registry),
             metrics: Metrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -258,13 +258,13 @@ impl Site<'_> {
                 () = self.tasks.draining.cancelled() => return,
             }
         }
-        upkeep::start(self.tasks, &self.parts.postgres, upkeep, clock);
+        maintenance::start(self.tasks, &self.parts.postgres, upkeep, clock);
     }
 
     fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
         let interval = Rules::new(&self.cluster).interval();
         let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.upkeep_metrics.clone());
-        let sweeping = upkeep::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
+        let sweeping = maintenance::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
         self.tasks.spawn("free names", sweeping);
     }
 
@@ -286,7 +286,7 @@ impl Site<'_> {
 
     fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, Failure> {
         let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
-        let bounds = holdings::Bounds {
+        let bounds = batches::Bounds {
             tasks_max: settings.bounds.in_flight_tasks,
             bytes_max: settings.bounds.in_flight_bytes,
             batches_max: IN_FLIGHT_BATCHES_MAX,
@@ -361,7 +361,7 @@ impl Site<'_> {
         };
         let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
         for index in 0..settings.claim_loops {
-            let parts = claimer::Parts {
+            let parts = claim::Parts {
                 pace,
                 settings: rules,
                 bulletin: core.membership.bulletin(),

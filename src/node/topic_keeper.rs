@@ -8,7 +8,7 @@ use futures_util::future::{self, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::publisher::Publisher;
+use super::publish::publisher::Publisher;
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::TopicName;

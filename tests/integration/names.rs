@@ -9,7 +9,7 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Receipt, Record, ShardCount,
     TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::dead_letters::DeadLetters;
 use punctual::postgres::look_up::LookUp;

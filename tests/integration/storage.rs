@@ -9,7 +9,7 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
     ids,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
 use punctual::postgres::backlog::BacklogCounter;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::connection::Purpose;
@@ -258,7 +258,7 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     upkeep.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
-    punctual::node::upkeep::start(&tasks, &database.settings, upkeep, &clock);
+    punctual::node::maintenance::start(&tasks, &database.settings, upkeep, &clock);
 
     let first_leaf = leaves.oldest().unwrap();
     let (mut inserter, mut claimer) = (database.another().await, database.another().await);

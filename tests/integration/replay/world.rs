@@ -8,7 +8,7 @@ use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Receipt, Record, Shard, ShardCount,
     TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
 use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::cancel::Canceller;
 use punctual::postgres::claim::{Answer, Claimed, Claims, Request, Source};

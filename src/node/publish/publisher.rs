@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::line::{Line, Maker, Producer};
-use super::gate::Gate;
-use super::holdings::Held;
 use crate::domain::{Timestamp, TopicName};
 use crate::failpoint::{Point, reach};
 use crate::kafka::{self, Contact, Mode, SendError};
+use crate::node::fence::Gate;
+use crate::node::in_flight::batches::Held;
 
 pub use self::reports::Reports;
 

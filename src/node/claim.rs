@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::holdings::Past;
+use super::in_flight::batches::Past;
 use super::membership::{Bulletin, Progress, blame_of};
 use super::shared::Shared;
 use crate::clock;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
-use crate::node::holdings::Held;
+use crate::node::in_flight::batches::Held;
 
 /// A due millisecond of a batch: tasks `order[position..end]`.
 #[derive(Debug)]

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::holdings::Held;
-use super::mailbox::Mailbox;
-use super::membership::Progress;
-use super::publisher::Reports;
-use super::shared::Shared;
 use crate::clock;
 use crate::engine::books::Effect;
 use crate::error_chain::chain;
 use crate::failpoint::{Point, reach};
+use crate::node::in_flight::batches::Held;
+use crate::node::in_flight::inbox::Mailbox;
+use crate::node::membership::Progress;
+use crate::node::publish::publisher::Reports;
+use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::settle::{Settlement, Settles};
 use crate::shutdown::Failure;

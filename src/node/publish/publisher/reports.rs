@@ -10,8 +10,8 @@ use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
 use crate::failpoint::{Point, reach};
 use crate::kafka::{Contact, Failed, Fate, Report};
-use crate::node::holdings::{Held, Holdings, Noted};
-use crate::node::mailbox::Mailbox;
+use crate::node::in_flight::batches::{Held, Holdings, Noted};
+use crate::node::in_flight::inbox::Mailbox;
 use crate::node::metrics::Metrics;
 
 /// A dead letter is told of so often, however many there are; and so is an attempt that came to nothing.

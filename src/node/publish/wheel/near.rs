@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use super::slice::Slice;
 use crate::domain::Timestamp;
-use crate::node::holdings::Held;
-use crate::node::publisher::Handed;
+use crate::node::in_flight::batches::Held;
+use crate::node::publish::publisher::Handed;
 
 /// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own millisecond of lateness.
 pub(super) const LEAD: Duration = Duration::from_millis(3);
@@ -96,8 +96,8 @@ mod tests {
     use crate::domain::{Batch, BatchBuilder, BatchId, Monotonic, Shard, TaskId};
     use crate::engine::cluster_clock::{Stamp, StampedClock};
     use crate::engine::topics::{Settings, Topics};
-    use crate::node::holdings::{Bounds, Holdings, Past};
-    use crate::node::wheel::slice::slices_of;
+    use crate::node::in_flight::batches::{Bounds, Holdings, Past};
+    use crate::node::publish::wheel::slice::slices_of;
 
     const START: i64 = 1_700_000_000_000_000;
     const MILLISECOND: Duration = Duration::from_millis(1);

@@ -20,9 +20,9 @@ use tokio_util::time::DelayQueue;
 use self::near::{LOOK_AGAIN, Near};
 use self::slice::{Slice, slices_of};
 use super::exact_timer::ExactTimer;
-use super::holdings::Held;
 use super::publisher::Publisher;
 use crate::clock::ClusterClock;
+use crate::node::in_flight::batches::Held;
 use crate::shutdown::Tasks;
 
 /// Batches on their way to the wheel. What waits here is held already, and bounded by what may be held.
