@@ -21,7 +21,7 @@ use crate::config::{self, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
 use crate::error_chain::chain;
 use crate::node::requests::service::Service;
-use crate::postgres::schema;
+use crate::postgres::cluster::schema;
 use crate::shutdown::{Failure, Tasks};
 use crate::{postgres, telemetry};
 
@@ -140,7 +140,7 @@ async fn run(
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
     }
-    if let Err(error) = postgres::heartbeat::retire(&postgres, node).await {
+    if let Err(error) = postgres::cluster::heartbeat::retire(&postgres, node).await {
         tracing::info!(error = chain(&error), "the heartbeat of this node is left to age");
     }
     tracing::info!("stopped");

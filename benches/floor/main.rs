@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
 use punctual::kafka::{self, Hooks, Mode, Producer, Topics};
 use punctual::postgres;
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::settle::{Settlement, Settles};
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::settle::{Settlement, Settles};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -44,7 +44,7 @@ async fn main() {
     };
     let from = from.parse().expect("milliseconds since the epoch");
     let settings = postgres::Settings::new(database).expect("a URL of a database");
-    let cluster = postgres::schema::check(&settings).await.expect("a migrated database").cluster;
+    let cluster = postgres::cluster::schema::check(&settings).await.expect("a migrated database").cluster;
     let node = NodeId::new(now(), rand::random(), rand::random());
     let slots = Arc::new(Slots::default());
     let (settled, to_settle) = mpsc::channel(held::SLOTS);

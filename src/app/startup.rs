@@ -10,7 +10,7 @@ use crate::domain::duration::spelled;
 use crate::error_chain::chain;
 use crate::node::requests::service::Service;
 use crate::postgres::Error;
-use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
+use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{Failure, Tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);

@@ -18,7 +18,7 @@ use crate::engine::sweeping::Sweeping;
 use crate::error_chain::chain;
 use crate::failpoint::{Point, reach};
 use crate::postgres::Error;
-use crate::postgres::claim::{Answer, Claimed, Claims, Request, Source, smallints};
+use crate::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::Failure;
 
 /// Waits after a failed claim, from the first to the last.

@@ -1,5 +1,8 @@
 //! The settings of the cluster, one row, and what the server itself must be like.
 
+pub mod heartbeat;
+pub mod schema;
+
 use std::time::Duration;
 
 use sqlx::Row;

@@ -1,5 +1,9 @@
 //! A connection of one's own, opened when it is needed and opened again after it broke.
 
+pub mod arrays;
+pub mod error;
+pub mod pool;
+
 use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
@@ -10,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 use tracing::log::LevelFilter;
 
-use super::error::{Cause, Error};
+use self::error::{Cause, Error};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};
 
@@ -123,7 +127,7 @@ pub struct Purpose {
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`super::pool::Pool`].
+/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`pool::Pool`].
 #[derive(Debug)]
 pub struct Connection {
     purpose: Purpose,

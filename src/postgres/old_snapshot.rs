@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::connection::error::Error;
 use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 
 /// It is the time between two statements that has no bound.
 const PURPOSE: Purpose =

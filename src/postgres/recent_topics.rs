@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::connection::error::Error;
 use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::TopicName;
 
 const PURPOSE: Purpose = Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };

@@ -22,8 +22,8 @@ use punctual::client::task::Task;
 use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName, headers};
 use punctual::etcd::Member;
 use punctual::node::messages::Due;
-use punctual::postgres::arrays::Elements;
-use punctual::postgres::claim::batch_of;
+use punctual::postgres::connection::arrays::Elements;
+use punctual::postgres::tasks::claim::batch_of;
 use serde_json::value::RawValue;
 
 /// The last due time that may be accepted: in the year 9999.

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::Rules;
 use punctual::domain::{BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::{Connection, Settings, schema};
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::{Connection, Settings};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::task::JoinHandle;
@@ -158,11 +159,15 @@ const LOCK_TIMEOUT: &str = "55P03";
 
 /// A statement of the product, by the name that it begins with.
 fn statement(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres");
+    let begin = format!("\"-- {name}\n");
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let source = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        let begin = format!("\"-- {name}\n");
+    let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres")];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let source = std::fs::read_to_string(path).unwrap();
         found.extend(source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
     }
     assert_eq!(found.len(), 1, "statements named {name}");

@@ -10,14 +10,14 @@ use punctual::domain::{
     ids,
 };
 use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
-use punctual::postgres::backlog::BacklogCounter;
-use punctual::postgres::cancel::Canceller;
+use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::Mover;
-use punctual::postgres::look_up::LookUp;
+use punctual::postgres::lists::backlog::BacklogCounter;
+use punctual::postgres::partitions::mover::Mover;
+use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::partitions::{create, take_census};
-use punctual::postgres::retire::{Retired, Retirer};
-use punctual::postgres::schema::{self, CheckError, MigrateError, Refused};
+use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::{Connection, Error, Settings};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;

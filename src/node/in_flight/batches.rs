@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::books::{Books, Comparison, Effect, is_lost};
 use crate::engine::topics::{Action, Topics};
-use crate::postgres::settle::Settlement;
+use crate::postgres::tasks::settle::Settlement;
 
 /// What may be held at most. A claim that began below a bound may pass it by its own size (4000 tasks, 16 MiB).
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
 use crate::node::messages::{Missing, NodeView};
-use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow};
+use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
 
 /// What one turn has found out.
 pub(super) struct Found<'a> {

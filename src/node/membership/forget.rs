@@ -6,7 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::error_chain::chain;
-use crate::postgres::{self, heartbeat::Heartbeats};
+use crate::postgres;
+use crate::postgres::cluster::heartbeat::Heartbeats;
 use crate::shutdown::Failure;
 
 const PAUSE: Duration = Duration::from_secs(300);

@@ -21,7 +21,7 @@ use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::error_chain::chain;
 use crate::node::messages::{Lack, Missing};
-use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
+use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
 use crate::shutdown::Failure;
 use crate::{etcd, postgres};
 

@@ -11,10 +11,10 @@ use crate::error_chain::chain;
 use crate::node::messages::{Bulk, BulkDone, Trouble};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::cancel::GROUP_MAX;
-use crate::postgres::cancel_many::{CancelGroup, CancelMany};
-use crate::postgres::dead_letters::{Change, DeadLetters};
-use crate::postgres::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
+use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
+use crate::postgres::lists::dead_letters::{Change, DeadLetters};
+use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
+use crate::postgres::tasks::cancel::GROUP_MAX;
 
 /// A call that has taken so long begins no further piece: it says how far it has come.
 const SPAN_MAX: Duration = Duration::from_secs(5);

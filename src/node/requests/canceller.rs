@@ -15,7 +15,7 @@ use crate::error_chain::chain;
 use crate::node::messages::Trouble;
 use crate::node::metrics::Metrics;
 use crate::postgres::Error;
-use crate::postgres::cancel;
+use crate::postgres::tasks::cancel;
 use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 

@@ -23,7 +23,7 @@ use crate::node::messages::{Accepted, Refusal};
 use crate::node::metrics::Metrics;
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
+use crate::postgres::tasks::submit::{BYTES_MAX, Group, Submits, TASKS_MAX};
 use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 

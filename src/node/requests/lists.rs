@@ -8,9 +8,9 @@ use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::node::messages::{Counts, Figure, Trouble};
 use crate::node::metrics::Metrics;
 use crate::postgres::Error;
-use crate::postgres::counts::{Counted, Counter};
-use crate::postgres::dead_letters::DeadLetters;
-use crate::postgres::listing::{LOOKED_MAX, Listing};
+use crate::postgres::lists::counts::{Counted, Counter};
+use crate::postgres::lists::dead_letters::DeadLetters;
+use crate::postgres::lists::listing::{LOOKED_MAX, Listing};
 
 /// Topics that are counted one by one in an answer, the largest.
 const TOPICS_MAX: usize = 1000;

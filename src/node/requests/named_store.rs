@@ -22,8 +22,8 @@ use crate::failpoint::{Point, reach};
 use crate::node::messages::{Accepted, Refusal};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::names::Names;
-use crate::postgres::submit_named::{Group, NamedSubmits};
+use crate::postgres::tasks::names::Names;
+use crate::postgres::tasks::submit_named::{Group, NamedSubmits};
 
 /// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
 const ROUNDS_MAX: usize = 5;

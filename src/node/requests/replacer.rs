@@ -11,9 +11,9 @@ use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::look_up::LookUp;
-use crate::postgres::names::Entry;
-use crate::postgres::replace::{Replacement, Replaces};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Entry;
+use crate::postgres::tasks::replace::{Replacement, Replaces};
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);

@@ -61,7 +61,7 @@ pub fn trouble_of_look(error: &Error) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::error::Cause;
+    use crate::postgres::connection::error::Cause;
 
     #[test]
     fn what_gave_way_is_tried_five_times_and_nothing_else_twice() {

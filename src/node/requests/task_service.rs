@@ -26,11 +26,11 @@ use crate::node::messages::{
     Refusal, Trouble, Verdict,
 };
 use crate::node::shared::Shared;
-use crate::postgres::backlog::BacklogCounter;
-use crate::postgres::dead_letters::Change;
-use crate::postgres::look_up::LookUp;
-use crate::postgres::names::{Entry, Names};
-use crate::postgres::submit::{BYTES_MAX, TASKS_MAX};
+use crate::postgres::lists::backlog::BacklogCounter;
+use crate::postgres::lists::dead_letters::Change;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::{Entry, Names};
+use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);

@@ -26,7 +26,7 @@ use crate::node::membership::{Bulletin, Progress};
 use crate::node::publish::publisher::Publisher;
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::adopt::{Adoptions, BATCHES_MAX};
+use crate::postgres::tasks::adopt::{Adoptions, BATCHES_MAX};
 use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_secs(1);

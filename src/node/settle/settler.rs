@@ -15,7 +15,7 @@ use crate::node::membership::Progress;
 use crate::node::publish::publisher::Reports;
 use crate::node::shared::Shared;
 use crate::postgres::Error;
-use crate::postgres::settle::{Settlement, Settles};
+use crate::postgres::tasks::settle::{Settlement, Settles};
 use crate::shutdown::Failure;
 
 /// At most so many batches, and about so many tasks, are settled by one statement.

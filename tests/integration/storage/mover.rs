@@ -1,6 +1,6 @@
 //! The mover: from the far table into the leaves.
 
-use punctual::postgres::far::Moved;
+use punctual::postgres::partitions::mover::Moved;
 
 use super::*;
 

@@ -7,13 +7,13 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::{Connection, Error, Settings};
 use crate::domain::{TaskId, TaskState, TaskView, TopicName};
 use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
 
 /// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
-pub(super) const PURPOSE: Purpose = Purpose {
+pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
     name: "cancel",
     deadline: Duration::from_secs(5),
     settings: &[
@@ -39,9 +39,9 @@ pub struct Canceller {
 
 /// A row to delete: of the task `first`, which is now the row `row`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Wanted {
-    pub(super) row: TaskId,
-    pub(super) first: TaskId,
+pub(in crate::postgres) struct Wanted {
+    pub(in crate::postgres) row: TaskId,
+    pub(in crate::postgres) first: TaskId,
 }
 
 impl Canceller {
@@ -110,7 +110,7 @@ impl Canceller {
 }
 
 /// Those of the tasks that are another row by now, and were certainly never sent.
-pub(super) const FOLLOW: &str =
+pub(in crate::postgres) const FOLLOW: &str =
     "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
 fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
@@ -120,12 +120,12 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
 
 /// One of the two tables that a task waits in.
 #[derive(Clone, Copy)]
-pub(super) struct Table {
-    pub(super) what: &'static str,
-    pub(super) statement: &'static str,
+pub(in crate::postgres) struct Table {
+    pub(in crate::postgres) what: &'static str,
+    pub(in crate::postgres) statement: &'static str,
     /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks, as a claim beside a crowd may, which goes by
     /// place: whoever waits for 200 ms gives way, and comes again.
-    pub(super) order: fn(&Wanted) -> (i16, TaskId),
+    pub(in crate::postgres) order: fn(&Wanted) -> (i16, TaskId),
 }
 
 /// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name says from then on: the line may go before it. An entry that
@@ -166,13 +166,13 @@ macro_rules! cancel_in {
     };
 }
 
-pub(super) const FAR: Table =
+pub(in crate::postgres) const FAR: Table =
     Table { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
-pub(super) const NEAR: Table =
+pub(in crate::postgres) const NEAR: Table =
     Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
 /// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up would from now on.
-pub(super) async fn delete_rows(
+pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[Wanted],
     statement: &'static str,

@@ -3,11 +3,11 @@
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Table, Wanted, delete_rows};
-use super::connection::Purpose;
 use super::listing::Listed;
-use super::pool::Pool;
-use super::{Error, Settings};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Table, Wanted, delete_rows};
+use crate::postgres::{Error, Settings};
 
 /// Cancels many tasks, beside the lane of the single cancels.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct CancelGroup {
 }
 
 impl CancelGroup {
-    /// At most [`super::cancel::GROUP_MAX`] tasks.
+    /// At most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
     pub fn new(tasks: &[Listed]) -> Self {
         let wanted = tasks.iter().map(|task| Wanted { row: task.row, first: task.view.id }).collect();
         Self { wanted, cancelled_count: 0 }

@@ -17,13 +17,13 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::pool::Pool;
-use super::{Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{
     ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState, TaskView, TopicName, ids,
 };
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
 
 /// Without statistics of leaves the planner must be kept from reading and sorting whole ones.
 const PURPOSE: Purpose = Purpose {

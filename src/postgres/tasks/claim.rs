@@ -6,12 +6,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::arrays::{Elements, array};
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::batch::TaskParts;
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
+use crate::postgres::connection::arrays::{Elements, array};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 /// A claim that would take more rows takes none.
 pub const ROWS_MAX: i64 = 4_000;

@@ -7,9 +7,9 @@ use sqlx::query::QueryScalar;
 use sqlx::{AssertSqlSafe, Postgres};
 use uuid::Uuid;
 
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 /// Somebody's lock must not hold up those that it does not concern: a group that meets one is stored by halves.
 const PURPOSE: Purpose = Purpose { name: "submit", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };

@@ -7,9 +7,9 @@ use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::claim::read_batch;
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::{Batch, BatchId, NodeId};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 const PURPOSE: Purpose =
     Purpose { name: "adopt", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };

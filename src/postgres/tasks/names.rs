@@ -10,11 +10,11 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row};
 use uuid::Uuid;
 
-use super::connection::{Purpose, Settings};
-use super::error::Error;
 use super::look_up::lowest_batch_of;
-use super::pool::Pool;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::connection::{Purpose, Settings};
 
 /// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
 const PURPOSE: Purpose = Purpose {

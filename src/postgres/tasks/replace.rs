@@ -17,13 +17,13 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::connection::{Purpose, Settings};
-use super::error::Error;
 use super::look_up::lowest_batch_of;
 use super::names::{Entry, entry_of};
-use super::pool::Pool;
 use crate::domain::{NewTask, TaskId};
 use crate::failpoint::{Point, reach};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::connection::{Purpose, Settings};
 
 const PURPOSE: Purpose =
     Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };

@@ -17,12 +17,12 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use super::connection::Purpose;
-use super::partitions::{attach_statement, execute, retire_lock, take_census};
-use super::{Connection, Error, Settings};
+use super::{attach_statement, execute, retire_lock, take_census};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
 /// A detach waits for whoever reads the table, and is rather not cut off: then it must be finalized. Its deadline is for an answer that never comes, because

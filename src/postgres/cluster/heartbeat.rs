@@ -9,9 +9,9 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::{NodeId, Timestamp};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 const BEAT: &str = "-- heartbeat
 with mine as (

@@ -13,12 +13,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::connection::Purpose;
 use super::listing::shards_of;
-use super::pool::Pool;
-use super::{Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{ClusterSettings, IdRange, Timestamp, ids};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
 
 const PURPOSE: Purpose = Purpose {
     name: "counts",

@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlx::Row;
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::pool::Pool;
-use super::{Error, Settings};
 use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
 
 const PURPOSE: Purpose =
     Purpose { name: "backlog", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };

@@ -11,11 +11,11 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::look_up::view_of_row;
-use super::pool::Pool;
-use super::{Error, Settings};
 use crate::domain::{Cursor, IdRange, Page, Selection, TaskId, TaskState, TaskView, TopicName};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::look_up::view_of_row;
+use crate::postgres::{Error, Settings};
 
 const PURPOSE: Purpose = Purpose {
     name: "dead letters",

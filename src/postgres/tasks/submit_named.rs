@@ -7,9 +7,9 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 /// As for submits without a name.
 const PURPOSE: Purpose =

@@ -9,12 +9,12 @@ use sqlx::Row;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::partitions::UPKEEP;
-use super::{Connection, Error, Settings};
+use super::UPKEEP;
 use crate::domain::IdRange;
 use crate::error_chain::chain;
 use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
 
 const PURPOSE: Purpose = Purpose {
     name: "mover",

@@ -8,15 +8,15 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row};
 use thiserror::Error as ThisError;
 
-pub use super::cluster::Refused;
-use super::connection::Purpose;
-use super::error::Cause;
-use super::partitions::{self, MIGRATE, execute, take_census};
-use super::{Connection, Error, Settings, cluster};
+pub use super::Refused;
 use crate::clock;
 use crate::domain::duration::spelled;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{ClusterSettings, ClusterWishes};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::error::Cause;
+use crate::postgres::partitions::{self, MIGRATE, execute, take_census};
+use crate::postgres::{Connection, Error, Settings, cluster};
 
 /// Embedded: the program brings its schema along.
 static MIGRATIONS: Migrator = sqlx::migrate!();

@@ -13,12 +13,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::connection::Purpose;
-use super::error::Cause;
-use super::pool::Pool;
-use super::{Error, Settings};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, Span, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::error::Cause;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
 
 /// Of the places outside the batches: a generic plan would lock every leaf.
 const PLACES: Purpose =
@@ -262,7 +262,7 @@ async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Res
     })
 }
 
-pub(super) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
+pub(in crate::postgres) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
     let is_kept = state != TaskState::Cancelled;
     Ok(TaskView {
         id: first,

@@ -8,9 +8,9 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::QueryScalar;
 use uuid::Uuid;
 
-use super::connection::{Connection, Purpose, Settings};
-use super::error::Error;
 use crate::domain::{Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, span::Reach};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
 
 const PURPOSE: Purpose = Purpose {
     name: "settle",
