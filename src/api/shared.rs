@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
 use super::line::Purpose;
-use super::problem::Problem;
-use super::refusal::of_trouble;
+use super::problems::problem::Problem;
+use super::problems::refusal::of_trouble;
 use super::{Metrics, Settings};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};

@@ -20,8 +20,8 @@ use axum::http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::answer::Answer;
 use super::line::{Callers, Line};
+use super::server::answer::Answer;
 use super::{Api, Metrics, Settings};
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;

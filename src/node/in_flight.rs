@@ -1,4 +1,4 @@
 //! What is in flight between a claim and its settle.
 
 pub mod batches;
-pub mod inbox;
+pub(super) mod inbox;

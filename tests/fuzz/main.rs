@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 use harness::fuzz;
-use punctual::api::draft::DraftReader;
-use punctual::api::times;
+use punctual::api::json::times;
+use punctual::api::request::draft::DraftReader;
 use punctual::client::answer::Answer;
 use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;

@@ -1,0 +1,79 @@
+//! Tasks by their names: replace (or create) one, look one up, cancel one.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Request, StatusCode, Uri};
+use axum::response::Response;
+
+use super::tasks::{created, echo_of};
+use super::verdict;
+use crate::api::json::respond;
+use crate::api::json::task_json::TaskJson;
+use crate::api::problems::problem::Problem;
+use crate::api::problems::refusal::of_refusal;
+use crate::api::request::body;
+use crate::api::request::draft::DraftReader;
+use crate::api::request::query;
+use crate::api::shared::Shared;
+use crate::domain::{TaskName, TaskState, TopicName};
+use crate::node::messages::{Placed, Refusal};
+
+type NameInPath = Result<Path<(String, String)>, PathRejection>;
+
+/// Topic and name of the path; a problem where no task can have them.
+fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
+    let Path((topic, name)) = path.map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
+    let topic = TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let name = TaskName::new(&name).map_err(|error| Problem::invalid("name", error.to_string()))?;
+    Ok((topic, name))
+}
+
+/// `PUT /v1/topics/{topic}/tasks/{name}`
+pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let (topic, name) = name_of(path)?;
+    let reader = DraftReader::of(request.headers());
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
+    drop(bytes);
+    let echo = echo_of(&draft);
+    let answer = shared.in_time(deadline.hold(shared.service.replace(draft)).await, Problem::replace_unknown)?;
+    let placed = answer.map_err(|refusal| match refusal {
+        Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
+        other => of_refusal(other, origin),
+    })?;
+    match placed {
+        Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Replaced(id) => Ok(respond::json(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::TooLate(task) => {
+            let detail =
+                "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
+            Err(Problem::too_late(detail, *task))
+        }
+    }
+}
+
+/// `GET /v1/topics/{topic}/tasks/{name}`
+pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let (topic, name) = name_of(path)?;
+    match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
+        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::name_not_found()),
+    }
+}
+
+/// `DELETE /v1/topics/{topic}/tasks/{name}`
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    body::refuse(&shared, request, deadline).await?;
+    let (topic, name) = name_of(path)?;
+    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
+    verdict::answer_of(verdict, Problem::name_not_found)
+}

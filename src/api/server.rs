@@ -1,0 +1,7 @@
+//! Connections and what every request passes: limits, measurement, the router.
+
+pub mod answer;
+mod connection;
+pub mod router;
+pub mod serve;
+mod watched;
