@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use punctual::bench::cpu::{Process, Watched};
-use punctual::bench::drain::Publishers;
+use punctual::bench::scenarios::drain::Publishers;
 use tokio::process::{Child, Command};
 
 use crate::Failure;

@@ -1,8 +1,8 @@
 //! How the poller's table and the floor's are filled: the same records, by the same scenarios, without HTTP.
 
-use punctual::bench::intake::{Answered, Intake, Lane};
 use punctual::bench::ledger::Planned;
-use punctual::bench::record::Records;
+use punctual::bench::load::intake::{Answered, Intake, Lane};
+use punctual::bench::load::record::Records;
 use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, Timestamp, TopicName};
 use punctual::postgres;
 use punctual::postgres::tasks::submit::{Group, Submits};

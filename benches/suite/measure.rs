@@ -3,14 +3,15 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use punctual::bench::drain::Order;
-use punctual::bench::intake::Intake;
+use punctual::bench::load::intake::Intake;
+use punctual::bench::load::record::Records;
+use punctual::bench::load::rest::{Due, Rest};
 use punctual::bench::nodes;
-use punctual::bench::record::Records;
-use punctual::bench::report::Report;
-use punctual::bench::rest::{Due, Rest};
+use punctual::bench::results::report::Report;
 use punctual::bench::run::{Setup, fill};
-use punctual::bench::{burst, cpu, drain, immediate, kafka_settings, lateness, submit};
+use punctual::bench::scenarios::drain::Order;
+use punctual::bench::scenarios::{burst, drain, immediate, lateness, submit};
+use punctual::bench::{cpu, kafka_settings};
 use punctual::domain::TopicName;
 use punctual::postgres;
 use punctual::postgres::old_snapshot::OldSnapshot;

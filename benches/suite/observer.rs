@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use punctual::bench::lateness;
-use punctual::bench::report::Report;
+use punctual::bench::results::report::Report;
+use punctual::bench::scenarios::lateness;
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use crate::Failure;

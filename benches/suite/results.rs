@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use punctual::bench::report::Report;
+use punctual::bench::results::report::Report;
 
 use crate::Failure;
 use crate::contender::Who;

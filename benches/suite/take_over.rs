@@ -3,8 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use punctual::bench::quantiles::Spans;
-use punctual::bench::report::Report;
+use punctual::bench::results::quantiles::Spans;
+use punctual::bench::results::report::Report;
 
 use crate::Failure;
 use crate::contender::{Running, Who};

@@ -6,7 +6,7 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
-use crate::domain::duration::spelled;
+use crate::domain::time::duration::spelled;
 use crate::error_chain::chain;
 use crate::node::requests::service::Service;
 use crate::postgres::Error;

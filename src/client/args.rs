@@ -12,7 +12,7 @@ use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
 
 use crate::domain::TaskId;
-use crate::domain::duration::{self, spelled};
+use crate::domain::time::duration::{self, spelled};
 
 /// How long lines are sent again while nothing gets through, unless told otherwise.
 pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);

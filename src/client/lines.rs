@@ -40,7 +40,7 @@ use self::tally::Tally;
 use super::answer::{Ending, Exit};
 use super::args;
 use super::caller::Caller;
-use super::print;
+use super::output::print;
 use crate::clock;
 use crate::domain::Monotonic;
 

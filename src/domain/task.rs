@@ -1,5 +1,9 @@
 //! Tasks as they are submitted, and what can be said of one.
 
+pub mod headers;
+pub mod name;
+pub mod record;
+
 use super::{Receipt, Record, ShardCount, TaskId, TaskName, Timestamp, TopicName};
 
 /// A task that was checked and has its id, but is not stored yet.
@@ -72,6 +76,6 @@ pub struct TaskView {
 pub struct Kept {
     pub key: Option<Vec<u8>>,
     pub payload: Option<Vec<u8>>,
-    /// Encoded; see [`super::headers::decode`].
+    /// Encoded; see [`headers::decode`].
     pub headers: Vec<u8>,
 }

@@ -14,7 +14,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use super::context::{Context, Said};
 use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
 use crate::clock;
-use crate::domain::{BatchTask, Timestamp, TopicName, headers};
+use crate::domain::task::headers;
+use crate::domain::{BatchTask, Timestamp, TopicName};
 
 /// The header that tells repetitions of a task from each other's: its first id, as text.
 const TASK_ID: &str = "punctual-task-id";

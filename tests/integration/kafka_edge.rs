@@ -43,8 +43,9 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
         assert_eq!(message.timestamp(), RecordTime::LogAppendTime(receipt.published_at.as_millis()));
         let found: Vec<(String, Vec<u8>)> =
             message.headers().unwrap().iter().map(|header| (header.key.to_owned(), header.value.unwrap().to_vec())).collect();
-        let mut expected: Vec<(String, Vec<u8>)> =
-            punctual::domain::headers::decode(own.as_bytes()).map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
+        let mut expected: Vec<(String, Vec<u8>)> = punctual::domain::task::headers::decode(own.as_bytes())
+            .map(|(name, value)| (name.to_owned(), value.to_vec()))
+            .collect();
         expected.push(("punctual-task-id".to_owned(), task_id(ticket).to_string().into_bytes()));
         expected.push(("punctual-due-at".to_owned(), b"1700000000000".to_vec()));
         assert_eq!(found, expected);

@@ -9,7 +9,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::times::Rfc3339;
-use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, headers};
+use crate::domain::task::headers;
+use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
 
 /// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells which.
 #[derive(Debug)]

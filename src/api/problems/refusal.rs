@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::problem_type::ProblemType;
-use crate::domain::duration::spelled;
+use crate::domain::time::duration::spelled;
 use crate::node::messages::{Refusal, Trouble};
 
 /// Where the parts of a task came from, so that a refusal can name the field.

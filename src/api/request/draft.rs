@@ -14,7 +14,7 @@ use crate::api::json::values::{shown, string_of};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::Origin;
-use crate::domain::headers::{COUNT_MAX, HeadersError};
+use crate::domain::task::headers::{COUNT_MAX, HeadersError};
 use crate::domain::{Headers, Record, TaskName, TopicName};
 use crate::node::messages::{Draft, Due};
 
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn headers_keep_their_order() {
         let draft = read(r#"{"topic":"t","delay":0,"payload":1,"headers":{"b":"1","a":"\u00e4"}}"#).unwrap();
-        let headers: Vec<(String, Vec<u8>)> = crate::domain::headers::decode(draft.record.headers.as_bytes())
+        let headers: Vec<(String, Vec<u8>)> = crate::domain::task::headers::decode(draft.record.headers.as_bytes())
             .map(|(name, value)| (name.to_owned(), value.to_vec()))
             .collect();
         assert_eq!(headers, [("b".to_owned(), b"1".to_vec()), ("a".to_owned(), "ä".as_bytes().to_vec())]);

@@ -10,8 +10,8 @@ use thiserror::Error as ThisError;
 
 pub use super::Refused;
 use crate::clock;
-use crate::domain::duration::spelled;
 use crate::domain::leaves::{Parent, Rules};
+use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes};
 use crate::postgres::connection::Purpose;
 use crate::postgres::connection::error::Cause;

@@ -6,7 +6,7 @@ use super::words::{described, nullable, reference};
 use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
 use crate::api::request::draft::{FIELDS, FIELDS_OF_NAMED};
 use crate::api::request::fields::Array;
-use crate::domain::headers::COUNT_MAX;
+use crate::domain::task::headers::COUNT_MAX;
 
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![

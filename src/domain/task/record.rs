@@ -1,6 +1,6 @@
 //! What will stand in the topic.
 
-use super::{Headers, TopicName};
+use crate::domain::{Headers, TopicName};
 
 /// A record as its submitter gave it; Punctual adds two headers when it publishes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use super::flow;
-use super::intake::Intake;
-use super::number::{float, ratio};
-use super::report::Report;
-use super::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+use crate::bench::load::flow;
+use crate::bench::load::intake::Intake;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::report::Report;
+use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::flow::{self, Next};
-use super::intake::Intake;
-use super::ledger;
-use super::number::{float, ratio};
-use super::report::Report;
-use super::run::{Mark, Run, Setup, fill, millis};
+use crate::bench::ledger;
+use crate::bench::load::flow::{self, Next};
+use crate::bench::load::intake::Intake;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::report::Report;
+use crate::bench::run::{Mark, Run, Setup, fill, millis};
 
 /// The scenario that goes on for hours.
 pub const SOAK: &str = "soak";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::number::{float, ratio};
 use super::quantiles::{Quantiles, Spans, shown};
-use crate::client::figures::grouped;
+use crate::client::output::figures::grouped;
 
 /// One run of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

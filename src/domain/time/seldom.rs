@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Monotonic;
+use crate::domain::Monotonic;
 
 /// Lets something through once in so long.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use hyper::Method;
 use tokio::task::JoinSet;
 
-use super::intake::Intake as _;
-use super::ledger::Reply;
-use super::number::{float, ratio};
-use super::quantiles::Spans;
-use super::report::Report;
-use super::rest::Rest;
-use super::run::{Run, Setup, millis, now};
+use crate::bench::ledger::Reply;
+use crate::bench::load::intake::Intake as _;
+use crate::bench::load::rest::Rest;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::quantiles::Spans;
+use crate::bench::results::report::Report;
+use crate::bench::run::{Run, Setup, millis, now};
 use crate::clock;
 
 #[derive(Clone, Copy, Debug)]

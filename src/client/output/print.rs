@@ -2,8 +2,8 @@
 
 use std::io::{self, Write as _};
 
-use super::answer::{Answer, Cancelled, Ending, Exit};
-use super::task::Task;
+use crate::client::answer::{Answer, Cancelled, Ending, Exit};
+use crate::client::task::Task;
 
 /// Writes `text` as lines, to the last byte. A reader that has gone away (`| head`) is no failure.
 pub fn to_stdout(text: &str) -> io::Result<()> {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use super::flow;
-use super::intake::Intake;
-use super::number::{float, ratio};
-use super::report::Report;
-use super::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+use crate::bench::load::flow;
+use crate::bench::load::intake::Intake;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::report::Report;
+use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 
 /// From the last submit to the instant, at least: the claims of what is due must find all of it.
 const MARGIN: Duration = Duration::from_millis(1500);

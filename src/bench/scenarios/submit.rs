@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flow::{self, Next};
-use super::intake::Intake;
-use super::ledger::{Ledger, Planned};
-use super::number::{float, ratio};
-use super::quantiles::Spans;
-use super::report::Report;
-use super::run::{Run, Setup, millis, now};
+use crate::bench::ledger::{Ledger, Planned};
+use crate::bench::load::flow::{self, Next};
+use crate::bench::load::intake::Intake;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::quantiles::Spans;
+use crate::bench::results::report::Report;
+use crate::bench::run::{Run, Setup, millis, now};
 use crate::clock;
 
 /// Nothing of it is due during the run.

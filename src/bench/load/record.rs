@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::ledger::written;
+use crate::bench::ledger::written;
 
 /// Payloads are windows into so many random characters.
 const POOL_BYTES: usize = 1 << 18;

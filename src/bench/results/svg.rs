@@ -204,8 +204,8 @@ impl Svg {
 
 #[cfg(test)]
 mod tests {
-    use super::super::quantiles::Spans;
     use super::*;
+    use crate::bench::results::quantiles::Spans;
 
     fn quantiles(millis: impl IntoIterator<Item = u64>) -> Quantiles {
         let mut spans = Spans::default();

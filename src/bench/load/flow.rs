@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::intake::{Intake, Lane};
-use super::ledger::{Ledger, Planned};
-use super::quantiles::Spans;
+use crate::bench::ledger::{Ledger, Planned};
+use crate::bench::results::quantiles::Spans;
 use crate::clock;
 use crate::domain::Monotonic;
 
@@ -139,8 +139,8 @@ async fn together(mut workers: JoinSet<Spans>) -> Spans {
 
 #[cfg(test)]
 mod tests {
-    use super::super::intake::Answered;
     use super::*;
+    use crate::bench::load::intake::Answered;
 
     struct Slow;
 

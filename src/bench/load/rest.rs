@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::http::{Answer, Http};
 use super::intake::{Answered, Intake, Lane};
-use super::ledger::{Planned, Reply};
 use super::record::Records;
+use crate::bench::ledger::{Planned, Reply};
 
 /// How due times are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::flow::{self, Next};
-use super::intake::Intake;
-use super::number::{float, ratio};
-use super::report::Report;
-use super::run::{Run, Setup, millis, now};
+use crate::bench::load::flow::{self, Next};
+use crate::bench::load::intake::Intake;
+use crate::bench::results::number::{float, ratio};
+use crate::bench::results::report::Report;
+use crate::bench::run::{Run, Setup, millis, now};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::ledger::{Planned, Reply};
+use crate::bench::ledger::{Planned, Reply};
 
 /// Something that takes tasks.
 pub trait Intake: Send + Sync + 'static {

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use super::answer::{Answer, Ending};
 use super::figures::grouped;
 use super::table::Table;
+use crate::client::answer::{Answer, Ending};
 
 #[derive(Deserialize)]
 struct Counts {
