@@ -23,7 +23,6 @@ mod openapi;
 mod problems;
 pub mod request;
 mod server;
-mod settings;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -32,4 +31,4 @@ pub use metrics::Metrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;
 pub use server::serve::serve;
-pub use settings::Settings;
+pub use shared::Settings;

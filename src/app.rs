@@ -1,10 +1,8 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
-mod bounds;
-mod etcd_settings;
 mod kafka_settings;
-mod open_files;
+mod limits;
 mod readiness;
 mod startup;
 
@@ -67,8 +65,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
-    bounds::register(&mut registry, &settings.bounds);
-    open_files::make_room(settings.bounds.connections_max);
+    limits::register(&mut registry, &settings.bounds);
+    limits::make_room(settings.bounds.connections_max);
     let listener =
         listen(settings.listen).map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
     let address = listener.local_addr()?;

@@ -31,7 +31,7 @@ use scenarios::{burst, cancel, drain, immediate, lateness, submit};
 use crate::error_chain::chain;
 use crate::kafka;
 use crate::postgres::connection;
-use crate::postgres::old_snapshot::OldSnapshot;
+use crate::postgres::connection::OldSnapshot;
 
 /// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the consumer.
 pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {

@@ -1,9 +1,7 @@
 //! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
 
-pub mod backlog;
 pub mod batch;
 pub mod cluster;
-pub mod failure;
 pub mod ids;
 pub mod leaves;
 pub mod outcome;
@@ -14,20 +12,17 @@ pub mod task;
 pub mod time;
 pub mod topic;
 
-pub use backlog::Backlog;
 pub use batch::{Batch, BatchBuilder, BatchTask};
 pub use cluster::{ClusterSettings, ClusterWishes};
-pub use failure::Failure;
 pub use ids::{BatchId, IdRange, NodeId, TaskId};
-pub use outcome::{Outcome, Receipt};
+pub use outcome::{Failure, Outcome, Receipt};
 pub use selection::{Cursor, List, Page, Selection};
 pub use shard::{Shard, ShardCount};
 pub use span::{Reach, Span};
 pub use task::headers::Headers;
 pub use task::name::TaskName;
-pub use task::record::Record;
-pub use task::{Kept, NewTask, TaskState, TaskView};
-pub use time::monotonic::Monotonic;
+pub use task::{Backlog, Kept, NewTask, Record, TaskState, TaskView};
+pub use time::Monotonic;
 pub use time::seldom::Seldom;
 pub use time::timestamp::Timestamp;
 pub use topic::TopicName;

@@ -1,4 +1,6 @@
-//! An error and its causes, in one line.
+//! Errors as a line of the log, or an answer, tells them.
+//!
+//! Errors of this program say what was attempted, and never repeat their source: the chain says why.
 
 use std::error::Error;
 

@@ -10,7 +10,6 @@
 mod contact;
 mod context;
 mod fate;
-mod hooks;
 mod metrics;
 mod producer;
 mod reader;
@@ -18,8 +17,8 @@ mod settings;
 mod topics;
 
 pub use contact::Contact;
+pub use context::Hooks;
 pub use fate::{Failed, Fate, Reason, Report, SendError};
-pub use hooks::Hooks;
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, Reader};

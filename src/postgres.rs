@@ -3,9 +3,7 @@
 pub mod cluster;
 pub mod connection;
 pub mod lists;
-pub mod old_snapshot;
 pub mod partitions;
-pub mod recent_topics;
 pub mod tasks;
 
 pub use connection::error::Error;

@@ -14,7 +14,7 @@ use punctual::bench::scenarios::{burst, drain, immediate, lateness, submit};
 use punctual::bench::{cpu, kafka_settings};
 use punctual::domain::TopicName;
 use punctual::postgres;
-use punctual::postgres::old_snapshot::OldSnapshot;
+use punctual::postgres::connection::OldSnapshot;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 

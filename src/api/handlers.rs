@@ -2,9 +2,7 @@
 
 pub mod bulk;
 pub mod cluster;
-pub mod health;
-pub mod interface;
 pub mod lists;
 pub mod names;
+pub mod node;
 pub mod tasks;
-mod verdict;

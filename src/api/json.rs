@@ -1,6 +1,5 @@
 //! JSON as the API reads and writes it: single values, times, tasks.
 
-pub(super) mod respond;
-pub(super) mod task_json;
+pub(super) mod answers;
 pub mod times;
 pub(super) mod values;

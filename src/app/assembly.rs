@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{etcd_settings, kafka_settings};
+use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
-use crate::config::{self, Settings};
+use crate::config::{self, Identity, Login, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId};
 use crate::engine::claiming;
@@ -43,8 +43,8 @@ use crate::postgres::lists::cancel_many::CancelMany;
 use crate::postgres::lists::counts::Counter;
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
-use crate::postgres::recent_topics::recent_topics;
 use crate::postgres::tasks::adopt::Adoptions;
+use crate::postgres::tasks::adopt::recent_topics;
 use crate::postgres::tasks::cancel;
 use crate::postgres::tasks::claim::Claims;
 use crate::postgres::tasks::look_up::LookUp;
@@ -127,7 +127,7 @@ impl Parts {
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = etcd::Metrics::register(registry);
-        let etcd = etcd_settings::of(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
+        let etcd = etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,
@@ -444,4 +444,14 @@ impl Site<'_> {
         self.tasks.spawn("submit named", named.run());
         intake
     }
+}
+
+/// What the settings of a node mean for etcd. `None`: this node is the only one.
+fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
+    let wanted = settings.etcd.as_ref()?;
+    let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());
+    let identity = |Identity { certificate, key }: &Identity| (certificate.expose().to_owned(), key.expose().to_owned());
+    let credentials =
+        etcd::Credentials { login: wanted.login.as_ref().map(login), identity: wanted.identity.as_ref().map(identity) };
+    Some(etcd::Settings::new(wanted.endpoints.clone(), &settings.cluster, settings.session_ttl, credentials))
 }

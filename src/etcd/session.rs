@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{Endpoints, Error, within};
 use super::contact::Contact;
-use super::member::{Member, View};
+use super::members::{Member, View};
 use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::clock;

@@ -293,6 +293,34 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
     }
 }
 
+/// It is the time between two statements that has no bound.
+const OLD_SNAPSHOT: Purpose =
+    Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
+
+/// A session that somebody forgot: its snapshot keeps Postgres from cleaning up. `bench` holds one, to show that tasks are on time all the same. Held until
+/// it is dropped.
+#[derive(Debug)]
+pub struct OldSnapshot {
+    _connection: Connection,
+}
+
+impl OldSnapshot {
+    /// Begins a repeatable-read transaction and takes its snapshot.
+    ///
+    /// # Errors
+    /// When Postgres cannot be reached.
+    pub async fn hold(settings: &Settings) -> Result<Self, Error> {
+        let mut connection = Connection::new(settings, OLD_SNAPSHOT);
+        connection
+            .run("hold an old snapshot", async |open| {
+                sqlx::query("-- begin to hold\nbegin isolation level repeatable read").execute(&mut *open).await?;
+                sqlx::query("-- hold\nselect txid_current_snapshot()").execute(open).await
+            })
+            .await?;
+        Ok(Self { _connection: connection })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,8 +12,7 @@ use serde_json::value::RawValue;
 
 use super::lists::{cursor_of, text_of};
 use super::tasks::{IdInPath, id_of};
-use crate::api::json::respond;
-use crate::api::json::task_json::TaskJson;
+use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -104,7 +103,7 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
         searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
         cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
     };
-    Ok(respond::json(StatusCode::OK, &answer))
+    Ok(answers::json(StatusCode::OK, &answer))
 }
 
 /// `POST /v1/tasks/cancel`
@@ -125,7 +124,7 @@ pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<B
 /// The answer to a change of one dead letter.
 fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(answers::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::dead_not_found()),
     }
 }

@@ -8,8 +8,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::api::json::respond;
-use crate::api::json::task_json::Shown;
+use crate::api::json::answers::{self, Shown};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::{MissingJson, Problem};
 use crate::api::request::query;
@@ -68,7 +67,7 @@ pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respons
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let view = shared.ask(deadline, shared.service.cluster(), Problem::unavailable).await?;
-    Ok(respond::json(StatusCode::OK, &json_of(&view)))
+    Ok(answers::json(StatusCode::OK, &json_of(&view)))
 }
 
 fn json_of(view: &ClusterView) -> ClusterJson<'_> {

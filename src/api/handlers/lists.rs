@@ -9,8 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
-use crate::api::json::respond;
-use crate::api::json::task_json::TaskJson;
+use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
 use crate::api::request::query::Parameters;
@@ -86,7 +85,7 @@ async fn page(shared: &Shared, uri: &Uri, list: List) -> Result<Response, Proble
     let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
     let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &PageJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
+    Ok(answers::json_of(StatusCode::OK, &PageJson { tasks, cursor: page.next.map(|next| wanted.text_of(next)) }, capacity))
 }
 
 #[derive(Serialize)]
@@ -148,5 +147,5 @@ pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respo
     let counting = shared.service.counts(topic.as_ref());
     let counts = shared.ask(deadline, counting, Problem::unavailable).await?;
     let capacity = counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &CountsJson::of(&counts), capacity))
+    Ok(answers::json_of(StatusCode::OK, &CountsJson::of(&counts), capacity))
 }

@@ -8,10 +8,8 @@ use axum::extract::{Path, State};
 use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
-use super::tasks::{created, echo_of};
-use super::verdict;
-use crate::api::json::respond;
-use crate::api::json::task_json::TaskJson;
+use super::tasks::{answer_of, created, echo_of};
+use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
 use crate::api::request::body;
@@ -48,7 +46,7 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     })?;
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
-        Placed::Replaced(id) => Ok(respond::json(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Replaced(id) => Ok(answers::json(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
         Placed::TooLate(task) => {
             let detail =
                 "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
@@ -63,7 +61,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
     match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(answers::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::name_not_found()),
     }
 }
@@ -75,5 +73,5 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request
     body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
     let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name), Problem::cancel_unknown).await?;
-    verdict::answer_of(verdict, Problem::name_not_found)
+    answer_of(verdict, Problem::name_not_found)
 }

@@ -10,9 +10,7 @@ use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::verdict;
-use crate::api::json::respond;
-use crate::api::json::task_json::{Echo, TaskJson};
+use crate::api::json::answers::{self, Echo, TaskJson};
 use crate::api::metrics::Metrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
@@ -23,8 +21,8 @@ use crate::api::request::fields::{Array, array, members};
 use crate::api::request::query;
 use crate::api::request::share::Share;
 use crate::api::shared::{Deadline, Shared};
-use crate::domain::TaskId;
-use crate::node::messages::{Accepted, Draft, Refusal};
+use crate::domain::{TaskId, TaskState};
+use crate::node::messages::{Accepted, Draft, Refusal, Verdict};
 
 /// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
 const ITEM_BYTES: usize = 512;
@@ -50,8 +48,8 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     }
     // All of the first task, when it can be had: the state that the submit has seen is enough when it cannot.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
-        Ok(Ok(Some(view))) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
-        _ => Ok(respond::json(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
+        Ok(Ok(Some(view))) => Ok(answers::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        _ => Ok(answers::json(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
     }
 }
 
@@ -69,7 +67,7 @@ async fn ask_to_store(
 
 /// A new task, and where it is found.
 pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
-    let mut response = respond::json(StatusCode::CREATED, task);
+    let mut response = answers::json(StatusCode::CREATED, task);
     let mut location = String::with_capacity(48);
     location.push_str("/v1/tasks/");
     location.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
@@ -107,7 +105,7 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     count(&shared.metrics, &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
-    Ok(respond::json_of(StatusCode::OK, &BatchJson { results }, capacity))
+    Ok(answers::json_of(StatusCode::OK, &BatchJson { results }, capacity))
 }
 
 /// A task of a batch as it was read.
@@ -221,7 +219,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     match shared.ask(deadline, shared.service.look_up(id), Problem::unavailable).await? {
-        Some(view) => Ok(respond::json(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => Ok(answers::json(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::task_not_found(true)),
     }
 }
@@ -233,5 +231,33 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: 
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false).with_verdict_not_found()) };
     let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
-    verdict::answer_of(verdict, || Problem::task_not_found(true))
+    answer_of(verdict, || Problem::task_not_found(true))
+}
+
+/// A cancel that took effect, now or before.
+#[derive(Serialize)]
+struct CancelledJson<'a> {
+    verdict: &'static str,
+    task: TaskJson<'a>,
+}
+
+/// The answer to a cancel; `not_found` says what was not.
+pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
+    match verdict {
+        Verdict::Cancelled(task) => {
+            let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
+            Ok(answers::json(StatusCode::OK, &answer))
+        }
+        Verdict::TooLate(task) => Err(Problem::too_late(too_late_for(task.state), task)),
+        Verdict::NotFound => Err(not_found().with_verdict_not_found()),
+    }
+}
+
+const fn too_late_for(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Scheduled => "the task waits for another attempt, and an earlier one may be in its topic already",
+        TaskState::Claimed => "the task is on its way",
+        TaskState::Dead => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
+        TaskState::Published | TaskState::Cancelled => "the task was published: its receipt says where",
+    }
 }

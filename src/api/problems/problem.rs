@@ -10,7 +10,7 @@ use hyper::body::Body as _;
 use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
-use crate::api::json::task_json::TaskJson;
+use crate::api::json::answers::TaskJson;
 use crate::domain::TaskView;
 use crate::node::messages::Missing;
 
@@ -207,7 +207,7 @@ impl Problem {
     /// Puts the problem into `response`, which has its status and perhaps headers already; `is_head`: without the body, which a HEAD has not.
     pub fn write(&self, response: &mut Response, request_id: &str, is_head: bool) {
         let json = ProblemJson { request_id: Some(request_id), ..self.json() };
-        let (parts, body) = crate::api::json::respond::json(self.kind.status(), &json).into_parts();
+        let (parts, body) = crate::api::json::answers::json(self.kind.status(), &json).into_parts();
         let headers = response.headers_mut();
         let length = body.size_hint().exact().unwrap_or_default();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));

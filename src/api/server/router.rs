@@ -14,7 +14,7 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, Place};
-use crate::api::handlers::{bulk, cluster, health, interface, lists, names, tasks};
+use crate::api::handlers::{bulk, cluster, lists, names, node, tasks};
 use crate::api::line::{Line, Purpose};
 use crate::api::metrics::method_label;
 use crate::api::openapi::operation::Operation;
@@ -58,12 +58,12 @@ fn routes() -> [Route; 18] {
         Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
         Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
-        Route::at("/openapi.json").get(interface::document, &ops::cluster::INTERFACE),
-        Route::at("/problems").get(interface::problems, &ops::cluster::PROBLEMS),
-        Route::at("/problems/{slug}").get(interface::problem, &ops::cluster::PROBLEM),
-        Route::at("/livez").get(health::livez, &ops::node::LIVEZ),
-        Route::at("/readyz").get(health::readyz, &ops::node::READYZ),
-        Route::at("/metrics").get(health::metrics, &ops::node::METRICS),
+        Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),
+        Route::at("/problems").get(node::problems, &ops::cluster::PROBLEMS),
+        Route::at("/problems/{slug}").get(node::problem, &ops::cluster::PROBLEM),
+        Route::at("/livez").get(node::livez, &ops::node::LIVEZ),
+        Route::at("/readyz").get(node::readyz, &ops::node::READYZ),
+        Route::at("/metrics").get(node::metrics, &ops::node::METRICS),
     ]
 }
 

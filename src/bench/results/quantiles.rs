@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::number::float;
+use super::float;
 
 /// An hour. What takes longer is counted as an hour.
 const MICROS_MAX: u64 = 3_600_000_000;

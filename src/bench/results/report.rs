@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::number::{float, ratio};
 use super::quantiles::{Quantiles, Spans, shown};
+use super::{float, ratio};
 use crate::client::output::figures::grouped;
 
 /// One run of one scenario.

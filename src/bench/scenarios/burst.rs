@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::bench::load::flow;
 use crate::bench::load::intake::Intake;
-use crate::bench::results::number::{float, ratio};
 use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
 use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 
 /// From the last submit to the instant, at least: the claims of what is due must find all of it.

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use crate::bench::ledger::Reply;
 use crate::bench::load::intake::Intake as _;
 use crate::bench::load::rest::Rest;
-use crate::bench::results::number::{float, ratio};
 use crate::bench::results::quantiles::Spans;
 use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
 use crate::bench::run::{Run, Setup, millis, now};
 use crate::clock;
 

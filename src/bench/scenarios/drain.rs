@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::bench::load::flow;
 use crate::bench::load::intake::Intake;
-use crate::bench::results::number::{float, ratio};
 use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
 use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 
 #[derive(Clone, Copy, Debug)]

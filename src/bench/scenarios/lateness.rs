@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::bench::ledger;
 use crate::bench::load::flow::{self, Next};
 use crate::bench::load::intake::Intake;
-use crate::bench::results::number::{float, ratio};
 use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
 use crate::bench::run::{Mark, Run, Setup, fill, millis};
 
 /// The scenario that goes on for hours.

@@ -5,12 +5,12 @@
 
 mod line;
 mod reports;
-mod ticket;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::line::{Line, Maker, Producer};
+use self::reports::ticket;
 use crate::domain::{Timestamp, TopicName};
 use crate::failpoint::{Point, reach};
 use crate::kafka::{self, Contact, Mode, SendError};

@@ -1,4 +1,4 @@
-//! Adopt: take over the unsettled batches of a dead node; and what a node has on its books itself.
+//! Adopt: take over the unsettled batches of a dead node; and what a starting node looks back at: what is on its books, and the topics of late.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::claim::read_batch;
-use crate::domain::{Batch, BatchId, NodeId};
+use crate::domain::{Batch, BatchId, NodeId, TopicName};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
@@ -151,4 +151,20 @@ impl Adoptions {
             .await?;
         Ok(freed.into_iter().map(BatchId::from_uuid).collect())
     }
+}
+
+const RECENT_PURPOSE: Purpose = Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
+
+const RECENT: &str = "-- recent topics
+select distinct unnest(topic_names) as topic
+from (select topic_names from execlog_batch where settled_at is not null order by batch desc limit 200) latest
+limit 100";
+
+/// At most 100 topics of the latest 200 batches: a node that starts fetches their metadata before it publishes, for its first second is its worst.
+pub async fn recent_topics(settings: &Settings) -> Result<Vec<TopicName>, Error> {
+    let mut connection = Connection::new(settings, RECENT_PURPOSE);
+    let names = connection
+        .run("read the topics of the latest batches", async |open| sqlx::query_scalar::<_, String>(RECENT).fetch_all(open).await)
+        .await?;
+    Ok(names.iter().map(|name| TopicName::stored(name)).collect())
 }

@@ -1,4 +1,4 @@
-//! What is answered: the members that [`crate::api::json::task_json`], [`crate::api::problems::problem`] and the handlers write.
+//! What is answered: the members that [`crate::api::json::answers`], [`crate::api::problems::problem`] and the handlers write.
 
 use serde_json::{Value, json};
 

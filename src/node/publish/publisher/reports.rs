@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::ticket;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Failure, Outcome, Receipt, Seldom, TaskId};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
@@ -182,5 +181,23 @@ impl Reports {
             }
             Noted::GivenUp => self.holdings.let_go(held),
         }
+    }
+}
+
+/// What names a record to a producer, and comes back with its report: the slot of its batch, and its place in it.
+pub(super) mod ticket {
+    /// The low half is the place in the batch, the high half the slot.
+    pub fn of(slot: u32, index: u32) -> usize {
+        place(slot) << 32 | place(index)
+    }
+
+    /// The slot, and the place.
+    pub fn parts(ticket: usize) -> (u32, u32) {
+        let low = u32::try_from(ticket & place(u32::MAX)).unwrap_or(u32::MAX);
+        (u32::try_from(ticket >> 32).unwrap_or(u32::MAX), low)
+    }
+
+    pub fn place(index: u32) -> usize {
+        usize::try_from(index).unwrap_or(usize::MAX)
     }
 }

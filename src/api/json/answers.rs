@@ -1,7 +1,10 @@
-//! A task as it is answered.
+//! Answers as bytes, and a task as it is answered.
 
 use std::fmt;
 
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use serde::ser::SerializeMap;
@@ -186,6 +189,32 @@ impl Serialize for HeadersJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(headers::decode(self.0).map(|(name, value)| (name, String::from_utf8_lossy(value))))
     }
+}
+
+/// Bytes to begin an answer with: most are one task.
+const CAPACITY: usize = 512;
+
+/// An answer of JSON.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    json_of(status, value, CAPACITY)
+}
+
+/// An answer of JSON that is about `capacity` bytes long.
+pub fn json_of(status: StatusCode, value: &impl Serialize, capacity: usize) -> Response {
+    let mut bytes = Vec::with_capacity(capacity);
+    if let Err(error) = serde_json::to_writer(&mut bytes, value) {
+        // None of our types has a map with keys that are no strings, which is all that JSON can refuse.
+        tracing::error!(%error, "put an answer into JSON");
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    text(status, "application/json", bytes)
+}
+
+pub fn text(status: StatusCode, content_type: &'static str, bytes: impl Into<Body>) -> Response {
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Histogram buckets: the same for the same kind of thing, so that panels can be laid side by side.
+//! What the metrics of all components are made of: histograms with the same buckets for the same kind of thing, so that panels can be laid side by
+//! side, and a gauge of what is there just now.
 
-use super::Histogram;
+use super::{Gauge, Histogram};
 
 /// For what a statement, a request or a batch takes: 100 us to 10 s.
 const DURATION_SECONDS: [f64; 16] =
@@ -18,6 +19,31 @@ pub fn durations() -> Histogram {
 /// A histogram of lateness, in seconds.
 pub fn lateness() -> Histogram {
     Histogram::new(LATENESS_SECONDS)
+}
+
+/// Counts something for as long as it lives, however it ends: a stream of HTTP/2 that is reset drops its request where it stands.
+#[derive(Debug)]
+pub struct Counted {
+    gauge: Gauge,
+    amount: i64,
+}
+
+impl Counted {
+    pub fn new(gauge: &Gauge, amount: i64) -> Self {
+        gauge.inc_by(amount);
+        Self { gauge: gauge.clone(), amount }
+    }
+
+    pub fn add(&mut self, amount: i64) {
+        self.gauge.inc_by(amount);
+        self.amount = self.amount.saturating_add(amount);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.gauge.dec_by(self.amount);
+    }
 }
 
 #[cfg(test)]
