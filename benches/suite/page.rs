@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use punctual::bench::results::quantiles::shown;
 use punctual::bench::results::report::Report;
 use punctual::bench::results::svg::{Curve, picture};
+use punctual::shutdown::Failure;
 
-use crate::Failure;
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
