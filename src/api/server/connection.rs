@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::router::{Api, FIELD_BYTES};
 use super::watched::Watched;
-use crate::api::Settings;
 use crate::api::line::{Caller, Line};
+use crate::api::shared::Settings;
 use crate::clock;
 use crate::telemetry::Counted;
 

@@ -6,9 +6,8 @@ use sqlx::postgres::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Purpose;
-use super::error::Cause;
-use crate::postgres::{Connection, Error, Settings};
+use super::error::{Cause, Error};
+use super::{Connection, Purpose, Settings};
 
 /// Connections with one purpose. Callers may be dropped in the middle of a statement: then that connection is closed, once the server has ended what it was
 /// asked for. Until then it is one of them, so that no more sessions are at work than there may be, however impatient the callers.
