@@ -22,27 +22,5 @@ pub use fate::{Failed, Fate, Reason, Report, SendError};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, Reader};
-pub use settings::{Mode, Settings, is_property, problems_of_properties};
+pub use settings::{Error, Mode, Settings, is_property, problems_of_properties};
 pub use topics::{LookUpError, TopicFacts, Topics};
-
-use thiserror::Error;
-
-/// Asked about when any answer will do.
-const PROBE_TOPIC: &str = "__consumer_offsets";
-
-/// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error("create the {what}")]
-    Create {
-        what: &'static str,
-        #[source]
-        source: rdkafka::error::KafkaError,
-    },
-    #[error("start the thread {name}")]
-    Thread {
-        name: &'static str,
-        #[source]
-        source: std::io::Error,
-    },
-}

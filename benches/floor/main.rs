@@ -15,7 +15,7 @@ mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
 use punctual::kafka::{self, Hooks, Mode, Producer, Topics};
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use held::{Held, Slots};
-use timer::Timer;
+use timer::{Timer, now};
 
 /// How far ahead of due tasks are claimed, how often, and how many at once: as a node does.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -57,10 +57,6 @@ async fn main() {
         tokio::spawn(claiming.run(Timestamp::from_millis(from)));
     }
     settle(Settles::new(&settings, node, Duration::ZERO), to_settle).await;
-}
-
-fn now() -> Timestamp {
-    Timestamp::EPOCH.plus(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970"))
 }
 
 /// The product's producer with the product's settings.

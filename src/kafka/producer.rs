@@ -11,8 +11,9 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 
+use super::contact::PROBE_TOPIC;
 use super::context::{Context, Said};
-use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
+use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
 use crate::clock;
 use crate::domain::task::headers;
 use crate::domain::{BatchTask, Timestamp, TopicName};
