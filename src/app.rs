@@ -1,10 +1,8 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
-mod bounds;
-mod etcd_settings;
 mod kafka_settings;
-mod open_files;
+mod limits;
 mod readiness;
 mod startup;
 
@@ -18,9 +16,10 @@ use crate::api::{self, Api};
 use crate::clock;
 use crate::config::{self, Command, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
-use crate::node::service::Service;
-use crate::postgres::schema;
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::error_chain::chain;
+use crate::node::requests::service::Service;
+use crate::postgres::cluster::schema;
+use crate::shutdown::{Failure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
 use crate::{postgres, telemetry};
 
@@ -67,8 +66,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
-    bounds::register(&mut registry, &settings.bounds);
-    open_files::make_room(settings.bounds.connections_max);
+    limits::register(&mut registry, &settings.bounds);
+    limits::make_room(settings.bounds.connections_max);
     let listener =
         listen(settings.listen).map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
     let address = listener.local_addr()?;
@@ -140,7 +139,7 @@ async fn run(
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
     }
-    if let Err(error) = postgres::heartbeat::retire(&postgres, node).await {
+    if let Err(error) = postgres::cluster::heartbeat::retire(&postgres, node).await {
         tracing::info!(error = chain(&error), "the heartbeat of this node is left to age");
     }
     tracing::info!("stopped");

@@ -6,25 +6,13 @@
 //! - An intake is Punctual's REST interface here ([`rest`]); programs that it is compared with (`benches/`) bring their own and run the same scenarios.
 
 pub mod args;
-pub mod burst;
-pub mod cancel;
 pub mod cpu;
-pub mod drain;
-pub mod flow;
-mod http;
-pub mod immediate;
-pub mod intake;
-pub mod lateness;
 pub mod ledger;
+pub mod load;
 pub mod nodes;
-pub mod number;
-pub mod quantiles;
-pub mod record;
-pub mod report;
-pub mod rest;
+pub mod results;
 pub mod run;
-pub mod submit;
-pub mod svg;
+pub mod scenarios;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -33,15 +21,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{Bench, Common, Scenario, Steady};
-use record::Records;
-use report::Report;
-use rest::{Due, Rest};
+use load::record::Records;
+use load::rest::{Due, Rest};
+use results::report::Report;
+use results::svg;
 use run::{Setup, say};
+use scenarios::{burst, cancel, drain, immediate, lateness, submit};
 
+use crate::error_chain::chain;
 use crate::kafka;
 use crate::postgres::connection;
-use crate::postgres::old_snapshot::OldSnapshot;
-use crate::shutdown::chain;
+use crate::postgres::connection::OldSnapshot;
 
 /// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the consumer.
 pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {

@@ -7,14 +7,11 @@ pub mod answer;
 pub mod args;
 mod bulk;
 mod caller;
-mod counts;
 mod draft;
-pub mod figures;
 pub mod lines;
+pub mod output;
 mod pages;
-mod print;
 mod retry;
-mod table;
 pub mod task;
 #[cfg(test)]
 mod tests;
@@ -25,6 +22,7 @@ use answer::{Answer, Deed, Ending};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Caller, Condition, Repeating};
+use output::{counts, print};
 use pages::{Answered, Listing};
 use task::Task;
 

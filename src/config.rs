@@ -4,13 +4,11 @@ mod args;
 mod etcd;
 mod host;
 mod migration;
-mod place;
 mod properties;
 mod reader;
 mod secret;
 mod settings;
 mod units;
-mod version;
 
 #[cfg(test)]
 mod tests;
@@ -22,13 +20,13 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
+pub use self::args::{COMMIT, RELEASE};
 pub use self::etcd::{Etcd, Identity, Login};
 pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
 pub use self::reader::Problem;
 pub use self::secret::Secret;
 pub use self::settings::{Bounds, Kafka, Retention, Settings};
-pub use self::version::{COMMIT, RELEASE};
 use crate::bench::args::Bench;
 use crate::client::args as client;
 use crate::telemetry::logging;

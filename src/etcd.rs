@@ -6,7 +6,6 @@
 
 mod client;
 mod contact;
-mod member;
 mod members;
 mod metrics;
 mod session;
@@ -19,7 +18,7 @@ use crate::domain::NodeId;
 use crate::shutdown::Tasks;
 
 pub use client::Error;
-pub use member::{Member, View};
+pub use members::{Member, View};
 pub use metrics::Metrics;
 pub use session::{Session, State};
 pub use settings::{Credentials, Settings};

@@ -11,7 +11,6 @@ mod compression;
 mod contact;
 mod context;
 mod fate;
-mod hooks;
 mod metrics;
 mod patience;
 mod producer;
@@ -22,32 +21,10 @@ mod topics;
 
 pub use compression::{Codec, TopicCompression};
 pub use contact::Contact;
+pub use context::Hooks;
 pub use fate::{Failed, Fate, Reason, Report, SendError};
-pub use hooks::Hooks;
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, Reader};
-pub use settings::{Mode, Settings, is_property, problems_of_properties};
+pub use settings::{Error, Mode, Settings, is_property, problems_of_properties};
 pub use topics::{LookUpError, TopicFacts, Topics};
-
-use thiserror::Error;
-
-/// Asked about when any answer will do.
-const PROBE_TOPIC: &str = "__consumer_offsets";
-
-/// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error("create the {what}")]
-    Create {
-        what: &'static str,
-        #[source]
-        source: rdkafka::error::KafkaError,
-    },
-    #[error("start the thread {name}")]
-    Thread {
-        name: &'static str,
-        #[source]
-        source: std::io::Error,
-    },
-}

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use punctual::config::{self, Command, Property};
-use punctual::shutdown::{Failure, chain};
-use punctual::{app, bench, client, telemetry};
+use punctual::shutdown::Failure;
+use punctual::{app, bench, client, error_chain, telemetry};
 
 fn main() -> ExitCode {
     let invocation = match config::read(std::env::args_os(), app::problems) {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
     let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
     let code = ended.unwrap_or_else(|failure| {
-        tracing::error!("{}", chain(failure.as_ref()));
+        tracing::error!("{}", error_chain::chain(failure.as_ref()));
         ExitCode::FAILURE
     });
     telemetry::logging::flush();

@@ -1,27 +1,14 @@
 //! The shell: loops that carry out what the engine decides.
 
-pub mod adopter;
-pub mod bulk;
-pub mod canceller;
-pub mod claimer;
-pub mod connections;
-pub mod desk;
-mod exact_timer;
-pub mod gate;
-pub mod holdings;
-pub mod intake;
-pub mod lists;
-mod mailbox;
+pub mod claim;
+pub mod fence;
+pub mod in_flight;
+pub mod maintenance;
 pub mod membership;
+pub mod messages;
 pub mod metrics;
-pub mod named_store;
-pub mod placing;
-pub mod publisher;
-pub mod replacer;
-pub mod service;
-mod setback;
-pub mod settler;
+pub mod publish;
+pub mod requests;
+pub mod settle;
 pub mod shared;
 pub mod topic_keeper;
-pub mod upkeep;
-pub mod wheel;

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
+use crate::error_chain::chain;
 
 /// What a background task may fail with.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -88,40 +89,9 @@ impl Tasks {
     }
 }
 
-/// An error and its causes in one line. What repeats its cause, as errors of libraries do, does not say it twice.
-pub fn chain(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        source = cause.source();
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{text}")]
-    struct Layer {
-        text: &'static str,
-        source: io::Error,
-    }
-
-    #[test]
-    fn a_chain_says_each_cause_once() {
-        let of = |text| chain(&Layer { text, source: io::Error::other("no such file") });
-        assert_eq!(of("read a"), "read a: no such file");
-        assert_eq!(of("read a: no such file"), "read a: no such file");
-    }
 
     #[tokio::test]
     async fn a_task_that_fails_is_named_and_the_first_one_is_told() {

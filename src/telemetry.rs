@@ -3,9 +3,8 @@
 //! Each component has its own `Metrics` and registers it; here is what they share. Names are `punctual_<thing>_<unit>`: the unit is appended by
 //! `register_with_unit`, unless it stands in the middle of the name or is in it already, and `_total` to counters.
 
-mod buckets;
-mod counted;
 mod exposition;
+mod instruments;
 pub mod logging;
 mod process;
 
@@ -15,6 +14,5 @@ pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::{Registry, Unit};
 
-pub use self::buckets::{durations, lateness};
-pub use self::counted::Counted;
 pub use self::exposition::{CONTENT_TYPE, encode, registry};
+pub use self::instruments::{Counted, durations, lateness};

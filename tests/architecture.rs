@@ -2,6 +2,8 @@
 //! rule that cannot fail is none.
 #![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
 
+#[path = "architecture/modules.rs"]
+mod modules;
 #[path = "architecture/rules.rs"]
 mod rules;
 #[path = "architecture/source.rs"]
@@ -10,6 +12,7 @@ mod source;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use source::Source;
 
@@ -48,9 +51,12 @@ fn relative(path: &Path) -> String {
 
 /// The Rust of some folders.
 fn rust(folders: &[&str]) -> Vec<Source> {
-    let is_wanted = |path: &str| path.ends_with(".rs") && folders.iter().any(|folder| path.starts_with(folder));
-    let sources: Vec<Source> =
-        files().into_iter().filter(|(path, _)| is_wanted(path)).map(|(path, text)| Source::new(&path, &text)).collect();
+    static ALL: LazyLock<Vec<Source>> = LazyLock::new(|| {
+        let rust = files().into_iter().filter(|(path, _)| path.ends_with(".rs"));
+        rust.map(|(path, text)| Source::new(&path, &text)).collect()
+    });
+    let is_wanted = |source: &&Source| folders.iter().any(|folder| source.path.starts_with(folder));
+    let sources: Vec<Source> = ALL.iter().filter(is_wanted).cloned().collect();
     assert!(!sources.is_empty(), "there is no Rust in {folders:?}");
     sources
 }
@@ -76,7 +82,23 @@ fn each_layer_uses_only_what_it_may() {
 
 #[test]
 fn modules_form_no_circle() {
-    holds(rules::cycles(&rust(&["src/"])));
+    holds(rules::cycles("src/", &rust(&["src/"])));
+    for program in ["benches/suite/", "benches/floor/", "benches/poller/"] {
+        holds(rules::cycles(program, &rust(&[program])));
+    }
+}
+
+#[test]
+fn folders_are_taken_in_at_a_look() {
+    let files = files();
+    let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
+    let is_program = |path: &&str| path.starts_with("src/") || path.starts_with("benches/");
+    holds(rules::folders(&paths.into_iter().filter(is_program).collect::<Vec<_>>()));
+}
+
+#[test]
+fn files_are_long_enough_to_be_one() {
+    holds(rules::scraps(&rust(&["src/", "benches/"])));
 }
 
 #[test]
@@ -192,9 +214,9 @@ fn what_is_allowed_or_is_not_code_is_not_seen() {
 
 #[test]
 fn the_api_sees_of_a_node_only_its_service() {
-    let node = ("src/node.rs", "pub mod service;\npub mod wheel;");
-    let others = [node, ("src/node/service.rs", ""), ("src/node/wheel.rs", "")];
-    for (text, count) in [("use crate::node::service::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
+    let node = ("src/node.rs", "pub mod messages;\npub mod wheel;");
+    let others = [node, ("src/node/messages.rs", ""), ("src/node/requests/service.rs", ""), ("src/node/wheel.rs", "")];
+    for (text, count) in [("use crate::node::messages::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
         let sources = example(&[&others[..], &[("src/api/tasks.rs", text)]].concat());
         assert_eq!(said(rules::layers(&sources)), count, "{text}");
     }
@@ -212,9 +234,60 @@ fn a_circle_is_seen_through_reexports_and_between_parent_and_child() {
         ("src/a/b.rs", "use super::C;\npub struct B;"),
         ("src/a/c.rs", "use super::B;\npub struct C;"),
     ]);
-    assert_eq!(said(rules::cycles(&through)), 2, "a::b to a::c and back");
+    assert_eq!(said(rules::cycles("src/", &through)), 2, "a::b to a::c and back");
     let family = example(&[("src/a.rs", "mod b;\nuse b::B;\npub struct A;"), ("src/a/b.rs", "use super::A;\npub struct B;")]);
-    assert_eq!(said(rules::cycles(&family)), 2, "a to a::b and back");
+    assert_eq!(said(rules::cycles("src/", &family)), 2, "a to a::b and back");
+}
+
+#[test]
+fn a_circle_is_seen_through_a_neighbour_that_passes_names_on() {
+    // Whoever reads `c` opens `b` to find what `d` defines.
+    let sources = example(&[
+        ("src/a.rs", "pub mod b;\npub mod c;"),
+        ("src/a/b.rs", "mod d;\npub use d::D;\nuse super::c::C;"),
+        ("src/a/b/d.rs", "pub struct D;"),
+        ("src/a/c.rs", "use super::b::D;\npub struct C;"),
+    ]);
+    assert_eq!(said(rules::cycles("src/", &sources)), 2, "a::b to a::c and back");
+    let called = example(&[
+        ("src/a.rs", "use crate::b;\npub fn f() { b::c::g() }"),
+        ("src/b.rs", "pub mod c;"),
+        ("src/b/c.rs", "pub fn g() { crate::a::f() }"),
+    ]);
+    assert_eq!(said(rules::cycles("src/", &called)), 2, "a to b::c and back");
+}
+
+#[test]
+fn a_circle_is_seen_between_the_root_of_a_program_and_its_parts() {
+    let sources = example(&[
+        ("benches/x/main.rs", "mod a;\npub type Failure = ();\nfn main() { a::f() }"),
+        ("benches/x/a.rs", "use crate::Failure;\npub fn f() {}"),
+    ]);
+    assert_eq!(said(rules::cycles("benches/x/", &sources)), 2);
+}
+
+#[test]
+fn a_wide_folder_is_seen() {
+    let names: Vec<String> = (0..13).map(|number| format!("src/a/m{number}.rs")).collect();
+    let paths: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(said(rules::folders(&paths)), 1);
+    assert_eq!(said(rules::folders(&paths[1..])), 0);
+    assert_eq!(said(rules::folders(&[&paths[1..], &["src/a/m1/b.rs"]].concat())), 0, "a module and its folder are one");
+}
+
+#[test]
+fn a_scrap_is_seen() {
+    let code = "use crate::domain::Task;\npub fn f() {}";
+    assert_eq!(said(rules::scraps(&example(&[("src/a.rs", code)]))), 1);
+    for (path, text) in [
+        ("src/a.rs", "pub mod b;\nuse crate::domain::Task;\npub fn f() {}"),
+        ("src/a.rs", "use crate::domain::Task;\nconst ALL: [Task; 0] = [];"),
+        ("src/a/metrics.rs", code),
+        ("src/a/tests.rs", code),
+    ] {
+        assert_eq!(said(rules::scraps(&example(&[(path, text)]))), 0, "{path}: {text}");
+    }
+    assert_eq!(said(rules::scraps(&example(&[("src/a.rs", &format!("{code}{}", "\n".repeat(40)))]))), 0);
 }
 
 #[test]
@@ -224,7 +297,7 @@ fn siblings_under_a_root_that_passes_their_names_on_are_no_circle() {
         ("src/a/b.rs", "pub struct B;"),
         ("src/a/c.rs", "use super::B;\npub struct C;"),
     ]);
-    assert_eq!(rules::cycles(&sources), Vec::<String>::new());
+    assert_eq!(rules::cycles("src/", &sources), Vec::<String>::new());
 }
 
 #[test]
@@ -259,16 +332,16 @@ fn a_long_file_is_seen() {
 
 #[test]
 fn a_panic_is_seen_outside_tests_only() {
-    let text = "fn f() { g().unwrap(); h().expect(\"x\") }\n#[cfg(test)]\nmod tests { fn f() { g().unwrap() } }";
+    let text = "fn f() { g().unwrap(); assert!(h().expect(\"x\")) }\n#[cfg(test)]\nmod tests { fn f() { g().unwrap() } }";
     assert_eq!(
         said(rules::panics(&example(&[
             ("src/a.rs", text),
-            ("src/a/tests.rs", "g().unwrap()"),
-            ("src/a/tests/more.rs", "g().unwrap()")
+            ("src/a/tests.rs", "fn f() { g().unwrap() }"),
+            ("src/a/tests/more.rs", "fn f() { g().unwrap() }")
         ]))),
         2
     );
-    assert_eq!(said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nx.unwrap_or(1)")]))), 0);
+    assert_eq!(said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nfn f() { x.unwrap_or(1) }")]))), 0);
 }
 
 #[test]

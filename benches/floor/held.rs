@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use punctual::domain::{Batch, Outcome};
 use punctual::kafka::{Fate, Producer, Report};
-use punctual::postgres::settle::Settlement;
+use punctual::postgres::tasks::settle::Settlement;
 
 /// A claim takes at most 4,000 tasks: a ticket is the slot, and the task's place in its batch.
 const PLACE_BITS: usize = 13;

@@ -15,18 +15,18 @@ mod timer;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
 use punctual::kafka::{self, Hooks, Mode, Producer, Topics};
 use punctual::postgres;
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::settle::{Settlement, Settles};
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::settle::{Settlement, Settles};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use held::{Held, Slots};
-use timer::Timer;
+use timer::{Timer, now};
 
 /// How far ahead of due tasks are claimed, how often, and how many at once: as a node does.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ async fn main() {
     };
     let from = from.parse().expect("milliseconds since the epoch");
     let settings = postgres::Settings::new(database).expect("a URL of a database");
-    let cluster = postgres::schema::check(&settings).await.expect("a migrated database").cluster;
+    let cluster = postgres::cluster::schema::check(&settings).await.expect("a migrated database").cluster;
     let node = NodeId::new(now(), rand::random(), rand::random());
     let slots = Arc::new(Slots::default());
     let (settled, to_settle) = mpsc::channel(held::SLOTS);
@@ -57,10 +57,6 @@ async fn main() {
         tokio::spawn(claiming.run(Timestamp::from_millis(from)));
     }
     settle(Settles::new(&settings, node, Duration::ZERO), to_settle).await;
-}
-
-fn now() -> Timestamp {
-    Timestamp::EPOCH.plus(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970"))
 }
 
 /// The product's producer with the product's settings.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use punctual::domain::Timestamp;
 use punctual::kafka::Producer;
 
 use crate::held::Held;
@@ -38,7 +39,7 @@ impl Timer {
 fn run(producer: &Producer, batches: &Receiver<(Arc<Held>, Vec<usize>)>) {
     let mut due: BTreeMap<i64, Vec<Slice>> = BTreeMap::new();
     loop {
-        let micros = due.first_key_value().map(|(millis, _)| millis * 1000 - crate::now().as_micros());
+        let micros = due.first_key_value().map(|(millis, _)| millis * 1000 - now().as_micros());
         let wait = micros.map_or(NOTHING, |micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
         match batches.recv_timeout(wait) {
             Ok((held, places)) => {
@@ -54,11 +55,15 @@ fn run(producer: &Producer, batches: &Receiver<(Arc<Held>, Vec<usize>)>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         while let Some(entry) = due.first_entry()
-            && *entry.key() <= crate::now().as_millis()
+            && *entry.key() <= now().as_millis()
         {
             for (held, places) in entry.remove() {
                 held.send(places.into_iter(), producer);
             }
         }
     }
+}
+
+pub fn now() -> Timestamp {
+    Timestamp::EPOCH.plus(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970"))
 }

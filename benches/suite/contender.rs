@@ -6,10 +6,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use punctual::bench::cpu::{Process, Watched};
-use punctual::bench::drain::Publishers;
+use punctual::bench::scenarios::drain::Publishers;
+use punctual::shutdown::Failure;
 use tokio::process::{Child, Command};
 
-use crate::Failure;
 use crate::servers::{Place, Servers};
 
 const READY_DEADLINE: Duration = Duration::from_secs(30);
@@ -243,4 +243,20 @@ async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(
 
 async fn free_address() -> Result<String, Failure> {
     Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
+}
+
+/// `punctual bench` at this contender's nodes.
+pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
+    let mut command = Command::new(servers.program("punctual"));
+    command.args(["bench", "--topic", topic, "--kafka", &servers.kafka, "--url", &running.urls.join(",")]).kill_on_drop(true);
+    for pid in running.pids() {
+        command.args(["--pid", &pid]);
+    }
+    command
+}
+
+/// The words of a scenario, after those that are of every scenario.
+pub fn words(flags: &[(&str, &dyn std::fmt::Display)], scenario: &str) -> Vec<String> {
+    let flags = flags.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.to_string()]);
+    std::iter::once(scenario.to_owned()).chain(flags).collect()
 }

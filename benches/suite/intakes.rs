@@ -1,11 +1,11 @@
 //! How the poller's table and the floor's are filled: the same records, by the same scenarios, without HTTP.
 
-use punctual::bench::intake::{Answered, Intake, Lane};
 use punctual::bench::ledger::Planned;
-use punctual::bench::record::Records;
+use punctual::bench::load::intake::{Answered, Intake, Lane};
+use punctual::bench::load::record::Records;
 use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, Timestamp, TopicName};
 use punctual::postgres;
-use punctual::postgres::submit::{Group, Submits};
+use punctual::postgres::tasks::submit::{Group, Submits};
 use sqlx::{Connection as _, PgConnection};
 
 /// Into the poller's table: an insert for one, one statement for many, COPY beyond a thousand.
@@ -114,7 +114,7 @@ impl FloorLane {
 impl Lane for FloorLane {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<Answered, String> {
         let tasks: Vec<NewTask> = tasks.iter().map(|task| self.new_task(task)).collect();
-        for group in tasks.chunks(postgres::submit::TASKS_MAX) {
+        for group in tasks.chunks(postgres::tasks::submit::TASKS_MAX) {
             let group = Group { near: group.iter().collect(), ..Group::default() };
             self.submits.store(&group).await.map_err(|error| error.to_string())?;
         }

@@ -23,9 +23,7 @@ mod take_over;
 use std::process::ExitCode;
 
 use plan::Size;
-
-/// Whatever ends the suite early, in words.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+use punctual::shutdown::Failure;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -3,26 +3,26 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use punctual::bench::drain::Order;
-use punctual::bench::intake::Intake;
+use punctual::bench::load::intake::Intake;
+use punctual::bench::load::record::Records;
+use punctual::bench::load::rest::{Due, Rest};
 use punctual::bench::nodes;
-use punctual::bench::record::Records;
-use punctual::bench::report::Report;
-use punctual::bench::rest::{Due, Rest};
+use punctual::bench::results::report::Report;
 use punctual::bench::run::{Setup, fill};
-use punctual::bench::{burst, cpu, drain, immediate, kafka_settings, lateness, submit};
+use punctual::bench::scenarios::drain::Order;
+use punctual::bench::scenarios::{burst, drain, immediate, lateness, submit};
+use punctual::bench::{cpu, kafka_settings};
 use punctual::domain::TopicName;
 use punctual::postgres;
-use punctual::postgres::old_snapshot::OldSnapshot;
+use punctual::postgres::connection::OldSnapshot;
+use punctual::shutdown::Failure;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::Command;
 
-use crate::Failure;
-use crate::contender::{Running, Who};
+use crate::contender::{Running, Who, bench, words};
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
-use crate::results::Results;
+use crate::results::{Results, short};
 use crate::servers::{COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back};
 use crate::take_over;
 
@@ -84,13 +84,6 @@ async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(),
         before = broker.us_per_task;
     }
     Ok(())
-}
-
-fn short(report: &Report) -> String {
-    let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
-    let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
-    let cost = if report.usage.is_empty() { String::new() } else { format!(", {:.1} us of CPU per task", report.us_per_task()) };
-    format!("{spans}{:.0}/s{cost}{promises}", report.rate)
 }
 
 async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who: Who) -> Result<Report, Failure> {
@@ -311,22 +304,6 @@ fn steady_plan(steady: &Steady, warm_up: Duration) -> lateness::Plan {
     }
 }
 
-/// `punctual bench` at this contender's nodes.
-pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
-    let mut command = Command::new(servers.program("punctual"));
-    command.args(["bench", "--topic", topic, "--kafka", &servers.kafka, "--url", &running.urls.join(",")]).kill_on_drop(true);
-    for pid in running.pids() {
-        command.args(["--pid", &pid]);
-    }
-    command
-}
-
-/// The words of a scenario, after those that are of every scenario.
-pub fn words(flags: &[(&str, &dyn std::fmt::Display)], scenario: &str) -> Vec<String> {
-    let flags = flags.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.to_string()]);
-    std::iter::once(scenario.to_owned()).chain(flags).collect()
-}
-
-pub fn secs(seconds: u64) -> String {
+fn secs(seconds: u64) -> String {
     format!("{seconds}s")
 }

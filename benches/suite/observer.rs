@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use punctual::bench::lateness;
-use punctual::bench::report::Report;
+use punctual::bench::results::report::Report;
+use punctual::bench::scenarios::lateness;
+use punctual::shutdown::Failure;
 use sqlx::{Connection as _, PgConnection, Row as _};
-
-use crate::Failure;
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 

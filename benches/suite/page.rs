@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use punctual::bench::quantiles::shown;
-use punctual::bench::report::Report;
-use punctual::bench::svg::{Curve, picture};
+use punctual::bench::results::quantiles::shown;
+use punctual::bench::results::report::Report;
+use punctual::bench::results::svg::{Curve, picture};
+use punctual::shutdown::Failure;
 
-use crate::Failure;
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
@@ -179,8 +179,9 @@ fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
     };
     let mut text = format!("| | {measured} | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n");
     for (who, report) in rows {
-        let spans = report.spans.as_ref().map_or_else(|| "-".to_owned(), punctual::bench::quantiles::Quantiles::short);
-        let figure = |usage: &punctual::bench::report::Usage| if is_idle { usage.cores * 100.0 } else { usage.us_per_task };
+        let spans = report.spans.as_ref().map_or_else(|| "-".to_owned(), punctual::bench::results::quantiles::Quantiles::short);
+        let figure =
+            |usage: &punctual::bench::results::report::Usage| if is_idle { usage.cores * 100.0 } else { usage.us_per_task };
         let parts: Vec<String> = report.usage.iter().map(|usage| format!("{} {}", usage.name, shown(figure(usage)))).collect();
         let sum: f64 = report.usage.iter().map(figure).sum();
         let cpu = if parts.is_empty() { "-".to_owned() } else { format!("{} = **{}**", parts.join(" + "), shown(sum)) };

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use punctual::bench::report::Report;
+use punctual::bench::results::report::Report;
+use punctual::shutdown::Failure;
 
-use crate::Failure;
 use crate::contender::Who;
 use crate::plan::Size;
 
@@ -35,4 +35,12 @@ impl Results {
     pub fn store(&self, cell: &str, who: Who, report: &Report) -> Result<(), Failure> {
         Ok(fs::write(self.path(cell, who), serde_json::to_string_pretty(report)?)?)
     }
+}
+
+/// A report in one line.
+pub fn short(report: &Report) -> String {
+    let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
+    let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
+    let cost = if report.usage.is_empty() { String::new() } else { format!(", {:.1} us of CPU per task", report.us_per_task()) };
+    format!("{spans}{:.0}/s{cost}{promises}", report.rate)
 }

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use punctual::shutdown::Failure;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-
-use crate::Failure;
 
 /// The setting of a report under which [`write_back`] is told.
 pub const WRITE_BACK: &str = "write-back";

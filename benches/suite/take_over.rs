@@ -3,12 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use punctual::bench::quantiles::Spans;
-use punctual::bench::report::Report;
+use punctual::bench::results::quantiles::Spans;
+use punctual::bench::results::report::Report;
+use punctual::shutdown::Failure;
 
-use crate::Failure;
-use crate::contender::{Running, Who};
-use crate::measure::{bench, words};
+use crate::contender::{Running, Who, bench, words};
 use crate::servers::{Place, Servers};
 
 /// Kept away from the beginning and the end of what is measured.

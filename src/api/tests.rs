@@ -22,12 +22,12 @@ use axum::http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::answer::Answer;
 use super::line::{Callers, Line};
+use super::server::answer::Answer;
 use super::{Api, Metrics, Settings};
 use crate::domain::Monotonic;
-use crate::node::service::Service;
-use crate::node::service::model::Model;
+use crate::node::requests::service::Service;
+use crate::node::requests::service::model::Model;
 use crate::telemetry::Registry;
 
 type Response = axum::http::Response<Answer>;

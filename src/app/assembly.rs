@@ -7,51 +7,54 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{etcd_settings, kafka_settings};
+use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
-use crate::config::{self, Settings};
+use crate::config::{self, Identity, Login, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId, SubmitOrder};
 use crate::engine::claiming;
 use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
-use crate::node::adopter::{self, Adopter};
-use crate::node::bulk::Bulks;
-use crate::node::canceller::Canceller;
-use crate::node::claimer::{self, Claimer, Pace};
-use crate::node::connections::{Connections, Pools};
-use crate::node::desk::Desk;
-use crate::node::gate::Gate;
-use crate::node::holdings::{self, Holdings};
-use crate::node::intake::{self, Intake};
-use crate::node::lists::Lists;
+use crate::error_chain::chain;
+use crate::node::claim::{self, Claimer, Pace};
+use crate::node::fence::Gate;
+use crate::node::in_flight::batches::{self, Holdings};
+use crate::node::maintenance::{self, Leaves, Upkeep};
 use crate::node::membership::{self, Membership, Progress};
+use crate::node::messages::{Lack, Missing};
 use crate::node::metrics::Metrics;
-use crate::node::named_store::NamedStore;
-use crate::node::publisher::{Publisher, Reports};
-use crate::node::replacer::Replacer;
-use crate::node::service::{Lack, Missing, Service};
-use crate::node::settler::{self, Settler, Undone};
+use crate::node::publish::publisher::{Publisher, Reports};
+use crate::node::publish::wheel;
+use crate::node::requests::bulk::Bulks;
+use crate::node::requests::canceller::Canceller;
+use crate::node::requests::connections::{Connections, Pools};
+use crate::node::requests::intake::{self, Intake};
+use crate::node::requests::lists::Lists;
+use crate::node::requests::named_store::NamedStore;
+use crate::node::requests::replacer::Replacer;
+use crate::node::requests::service::Service;
+use crate::node::requests::task_service::Desk;
+use crate::node::settle::adopter::{self, Adopter};
+use crate::node::settle::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
 use crate::node::topic_keeper::TopicKeeper;
-use crate::node::upkeep::{self, Leaves, Upkeep};
-use crate::node::wheel;
-use crate::postgres::adopt::Adoptions;
-use crate::postgres::backlog::BacklogCounter;
-use crate::postgres::cancel_many::CancelMany;
-use crate::postgres::claim::Claims;
-use crate::postgres::counts::Counter;
-use crate::postgres::dead_letters::DeadLetters;
-use crate::postgres::listing::Listing;
-use crate::postgres::look_up::LookUp;
-use crate::postgres::names::Names;
-use crate::postgres::recent_topics::recent_topics;
-use crate::postgres::replace::Replaces;
-use crate::postgres::settle::Settles;
-use crate::postgres::submit::Submits;
-use crate::postgres::submit_named::NamedSubmits;
-use crate::postgres::{self, cancel};
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::postgres;
+use crate::postgres::lists::backlog::BacklogCounter;
+use crate::postgres::lists::cancel_many::CancelMany;
+use crate::postgres::lists::counts::Counter;
+use crate::postgres::lists::dead_letters::DeadLetters;
+use crate::postgres::lists::listing::Listing;
+use crate::postgres::tasks::adopt::Adoptions;
+use crate::postgres::tasks::adopt::recent_topics;
+use crate::postgres::tasks::cancel;
+use crate::postgres::tasks::claim::Claims;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+use crate::postgres::tasks::replace::Replaces;
+use crate::postgres::tasks::settle::Settles;
+use crate::postgres::tasks::submit::Submits;
+use crate::postgres::tasks::submit_named::NamedSubmits;
+use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::Registry;
 use crate::{etcd, kafka};
 
@@ -90,7 +93,7 @@ pub struct Parts {
     /// None: this node is alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
-    upkeep_metrics: upkeep::Metrics,
+    upkeep_metrics: maintenance::Metrics,
     metrics: Metrics,
     advertise: String,
 }
@@ -125,7 +128,7 @@ impl Parts {
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = etcd::Metrics::register(registry);
-        let etcd = etcd_settings::of(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
+        let etcd = etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,
@@ -135,7 +138,7 @@ impl Parts {
             kafka_metrics,
             etcd,
             membership_metrics: membership::Metrics::register(registry),
-            upkeep_metrics: upkeep::Metrics::register(registry),
+            upkeep_metrics: maintenance::Metrics::register(registry),
             metrics: Metrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -263,13 +266,13 @@ impl Site<'_> {
                 () = self.tasks.draining.cancelled() => return,
             }
         }
-        upkeep::start(self.tasks, &self.parts.postgres, upkeep, clock);
+        maintenance::start(self.tasks, &self.parts.postgres, upkeep, clock);
     }
 
     fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
         let interval = Rules::new(&self.cluster).interval();
         let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.upkeep_metrics.clone());
-        let sweeping = upkeep::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
+        let sweeping = maintenance::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
         self.tasks.spawn("free names", sweeping);
     }
 
@@ -291,7 +294,7 @@ impl Site<'_> {
 
     fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, Failure> {
         let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
-        let bounds = holdings::Bounds {
+        let bounds = batches::Bounds {
             tasks_max: settings.bounds.in_flight_tasks,
             bytes_max: settings.bounds.in_flight_bytes,
             batches_max: IN_FLIGHT_BATCHES_MAX,
@@ -368,7 +371,7 @@ impl Site<'_> {
         };
         let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
         for index in 0..settings.claim_loops {
-            let parts = claimer::Parts {
+            let parts = claim::Parts {
                 pace,
                 settings: rules,
                 bulletin: core.membership.bulletin(),
@@ -451,4 +454,14 @@ impl Site<'_> {
         self.tasks.spawn("submit named", named.run());
         intake
     }
+}
+
+/// What the settings of a node mean for etcd. `None`: this node is the only one.
+fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
+    let wanted = settings.etcd.as_ref()?;
+    let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());
+    let identity = |Identity { certificate, key }: &Identity| (certificate.expose().to_owned(), key.expose().to_owned());
+    let credentials =
+        etcd::Credentials { login: wanted.login.as_ref().map(login), identity: wanted.identity.as_ref().map(identity) };
+    Some(etcd::Settings::new(wanted.endpoints.clone(), &settings.cluster, settings.session_ttl, credentials))
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::node::service::{Lack, Missing, Service};
+use crate::node::messages::{Lack, Missing};
+use crate::node::requests::service::Service;
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};
 

@@ -6,11 +6,12 @@ use super::assembly::Parts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
-use crate::domain::duration::spelled;
-use crate::node::service::Service;
+use crate::domain::time::duration::spelled;
+use crate::error_chain::chain;
+use crate::node::requests::service::Service;
 use crate::postgres::Error;
-use crate::postgres::schema::{self, CheckError, Checked, MigrateError};
-use crate::shutdown::{Failure, Tasks, chain};
+use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
+use crate::shutdown::{Failure, Tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::cpu::Watched;
-use crate::domain::{TopicName, duration};
+use crate::domain::TopicName;
+use crate::domain::time::duration;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::number::{float, ratio};
-use super::report::Usage;
+use super::results::report::Usage;
+use super::results::{float, ratio};
 
 /// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built for.
 const TICK: Duration = Duration::from_millis(10);

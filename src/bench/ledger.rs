@@ -4,9 +4,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::number::{float, float_of, ratio};
-use super::quantiles::Spans;
-use super::report::{Counts, Moment};
+use super::results::quantiles::Spans;
+use super::results::report::{Counts, Moment};
+use super::results::{float, float_of, ratio};
 
 /// One task to be submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Method;
 
-use super::drain::Publishers;
-use super::http::Http;
+use super::load::http::Http;
 use super::run::say;
+use super::scenarios::drain::Publishers;
 use crate::clock;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::cpu::{Sample, Watched};
-use super::flow;
-use super::intake::Intake;
 use super::ledger::{Ledger, Planned, Range};
-use super::report::{Report, Usage};
-use crate::client::figures::grouped;
+use super::load::flow;
+use super::load::intake::Intake;
+use super::results::report::{Report, Usage};
+use crate::client::output::figures::grouped;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
+use crate::error_chain::chain;
 use crate::kafka::{self, Reader};
-use crate::shutdown::chain;
 
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(2);

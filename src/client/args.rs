@@ -2,22 +2,22 @@
 
 mod manual;
 mod many;
+mod node;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{Args, Subcommand};
 
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
+pub use self::node::Node;
+use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 
-use crate::domain::duration::{self, spelled};
-use crate::domain::{TaskId, TaskName};
+use crate::domain::TaskId;
 
 /// How long lines are sent again while nothing gets through, unless told otherwise.
 pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
-/// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at most 255 bytes.
-const RUN_ID_BYTES_MAX: usize = 200;
 
 /// The subcommands that call a node.
 #[derive(Subcommand, Debug)]
@@ -39,20 +39,6 @@ impl Command {
     pub fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Submit(submit) if submit.file.is_some())
     }
-}
-
-/// Which node is asked, and how it is answered.
-#[derive(Args, Clone, Debug)]
-pub struct Node {
-    /// Any node of the cluster.
-    #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
-    pub url: String,
-    /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on stderr.
-    #[arg(long)]
-    pub json: bool,
-    /// How long the call may take, from 1s to 1h. A node itself answers within 30s.
-    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SPAN", default_value = "35s", value_parser = span(Duration::from_secs(1), Duration::from_hours(1)))]
-    pub timeout: Duration,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -215,56 +201,4 @@ pub struct Cancel {
     pub yes: bool,
     #[command(flatten)]
     pub node: Node,
-}
-
-/// Says what is meant: at least one of these. Each says by itself which others it excludes, or needs.
-fn which(ids: &[&'static str]) -> ArgGroup {
-    ArgGroup::new("which").args(ids).required(true).multiple(true)
-}
-
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it like name=value")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-/// A value may begin with a hyphen; one that begins with two is a flag whose own value was forgotten.
-fn no_flag(text: &str) -> Result<String, String> {
-    if text.starts_with("--") {
-        return Err("it begins like a flag: was the value forgotten?".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-/// The name of a task: in a path, `.` and `..` would be left out before anything is sent.
-fn name(text: &str) -> Result<String, String> {
-    TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
-}
-
-/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node judges everything else.
-fn delay(text: &str) -> Result<String, String> {
-    let number = text.trim();
-    if number.parse::<f64>().is_ok() {
-        return Err(format!("a delay needs a unit: {number}ms, {number}s, {number}m, {number}h or {number}d"));
-    }
-    Ok(text.to_owned())
-}
-
-fn run_id(text: &str) -> Result<String, String> {
-    let is_right = !text.is_empty() && text.len() <= RUN_ID_BYTES_MAX && !text.contains(char::is_control);
-    is_right.then(|| text.to_owned()).ok_or_else(|| format!("1 to {RUN_ID_BYTES_MAX} bytes, without control characters"))
-}
-
-fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let count = text.parse().ok().filter(|count| (1..=max).contains(count));
-        count.ok_or_else(|| format!("a whole number from 1 to {max}"))
-    }
-}
-
-fn span(from: Duration, to: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let span = duration::parse(text)?;
-        let is_within = (from..=to).contains(&span);
-        is_within.then_some(span).ok_or_else(|| format!("it takes {} to {}", spelled(from), spelled(to)))
-    }
 }

@@ -10,11 +10,11 @@ use super::answer::{Ending, Exit};
 use super::args;
 use super::caller::{Asked, Call, Caller, Repeating};
 use super::draft::NumberOrText;
-use super::figures::{counted, grouped};
+use super::output::figures::{counted, grouped};
 use super::pages::{Answered, unknown_topic};
 use super::retry::Patience;
 use crate::clock;
-use crate::domain::duration::spelled;
+use crate::domain::time::duration::spelled;
 
 /// See [`Bulk::retry_for`].
 pub const RETRY_FOR: Duration = Duration::from_secs(60);

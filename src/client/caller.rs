@@ -11,11 +11,11 @@ use reqwest::{Client, Response, Url};
 
 use super::answer::{Answer, Ending, Exit, Problem};
 use super::args;
-use super::figures::grouped;
+use super::output::figures::grouped;
 use super::retry::Patience;
 use crate::clock;
 use crate::domain::TaskId;
-use crate::domain::duration::spelled;
+use crate::domain::time::duration::spelled;
 
 /// A node on the same network answers a connect in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -41,7 +41,7 @@ use self::tally::Tally;
 use super::answer::{Ending, Exit};
 use super::args;
 use super::caller::Caller;
-use super::print;
+use super::output::print;
 use super::task::printable;
 use crate::clock;
 use crate::domain::Monotonic;

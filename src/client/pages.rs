@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use super::answer::{Answer, Ending, Exit};
 use super::args;
 use super::caller::{Call, Caller, Repeating};
-use super::figures::counted;
-use super::print;
-use super::table::Table;
+use super::output::figures::counted;
+use super::output::print;
+use super::output::table::Table;
 use super::task::Task;
 
 /// Lines that are asked for at once; a node may send fewer.

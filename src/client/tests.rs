@@ -13,10 +13,11 @@ use tokio::net::TcpListener;
 
 use super::answer::{Answer, Deed, Ending, Exit};
 use super::args::{Dead, DeadCommand};
-use super::{args, draft, print};
+use super::output::print;
+use super::{args, draft};
 use crate::api;
-use crate::node::service::Service;
-use crate::node::service::model::Model;
+use crate::node::requests::service::Service;
+use crate::node::requests::service::model::Model;
 use crate::shutdown::Tasks;
 use crate::telemetry::Registry;
 

@@ -9,6 +9,15 @@ use super::secret::Secret;
 use crate::bench::args::Bench;
 use crate::client::args as client;
 
+/// The release, `0.1.0`.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// The commit that it was built from, or `unknown`.
+pub const COMMIT: &str = env!("PUNCTUAL_COMMIT");
+
+/// Both, as `--version` prints them.
+pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PUNCTUAL_COMMIT"), ")");
+
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
 ///
 /// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time are written like 200ms, 30s, 1h 30m or 7d; sizes like
@@ -16,7 +25,7 @@ use crate::client::args as client;
 ///
 /// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings; those of the clients are in their own help.
 #[derive(Parser, Debug)]
-#[command(name = "punctual", version, long_version = super::version::VERSION, max_term_width = 110, disable_help_subcommand = true)]
+#[command(name = "punctual", version, long_version = VERSION, max_term_width = 110, disable_help_subcommand = true)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub command: Words,

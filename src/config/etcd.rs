@@ -2,9 +2,9 @@
 
 use super::args;
 use super::host::Host;
-use super::place::{has_port, printable};
 use super::reader::Reader;
 use super::secret::Secret;
+use super::units::{has_port, printable};
 
 /// etcd as the settings name it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::units;
-use crate::domain::duration;
+use crate::domain::time::duration;
 
 /// One thing that is wrong with the settings, in words for the person who wrote them. It never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::args;
 use super::etcd::{self, Etcd};
 use super::host::Host;
-use super::place::{has_port, printable};
 use super::properties::{self, Property};
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
+use super::units::{has_port, printable};
 
 /// A node's settings, within their bounds and consistent with each other.
 #[derive(Clone, PartialEq, Eq, Debug)]

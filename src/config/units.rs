@@ -1,4 +1,4 @@
-//! Sizes and counts as people write them.
+//! Sizes, counts and places on the network, as people write them.
 
 /// Bytes: `256MiB`, `64kB`, or a plain number. The error says what would be right.
 pub(super) fn size(text: &str) -> Result<usize, String> {
@@ -23,6 +23,19 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
 /// A whole number; `_` may separate its digits. The error says what would be right.
 pub(super) fn count(text: &str) -> Result<usize, String> {
     text.trim().replace('_', "").parse().map_err(|_not_a_number| format!("`{text}` is no whole number"))
+}
+
+/// A place as it was given, in a message; what may hold a password is not repeated.
+pub(super) fn printable(place: &str) -> String {
+    if place.contains('@') { "what is given, with a user or a password,".to_owned() } else { format!("`{place}`") }
+}
+
+/// `host:port`, with an IPv6 address in brackets.
+pub(super) fn has_port(place: &str) -> bool {
+    let Some((host, port)) = place.rsplit_once(':') else { return false };
+    let is_host = if host.starts_with('[') { host.ends_with(']') } else { !host.contains(':') };
+    let is_clean = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?".contains(c));
+    is_host && is_clean && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 #[cfg(test)]

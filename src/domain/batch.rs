@@ -39,7 +39,7 @@ pub struct BatchTask<'a> {
     pub topic: u16,
     pub key: Option<&'a [u8]>,
     pub payload: Option<&'a [u8]>,
-    /// Encoded; see [`super::headers::decode`].
+    /// Encoded; see [`super::task::headers::decode`].
     pub headers: &'a [u8],
     pub name: Option<&'a [u8]>,
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{ShardCount, duration::spelled};
+use super::ShardCount;
+use super::time::duration::spelled;
 
 /// Settings of the whole cluster: given to `migrate`, stored in the database, the same on all nodes. Shards and leaf never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::submit_order::{ORDER_BITS, Position, order_of};
+use super::task::submit_order::{ORDER_BITS, Position, order_of};
 use super::{Shard, Timestamp};
 
 const SHARD_BITS_MAX: u128 = 0xfff;

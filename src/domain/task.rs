@@ -1,7 +1,39 @@
 //! Tasks as they are submitted, and what can be said of one.
 
-use super::submit_order::ORDER_BITS;
-use super::{Receipt, Record, ShardCount, SubmitOrder, TaskId, TaskName, Timestamp, TopicName};
+pub mod headers;
+pub mod name;
+pub mod precondition;
+pub mod submit_order;
+
+use self::submit_order::ORDER_BITS;
+use super::{Headers, Receipt, ShardCount, SubmitOrder, TaskId, TaskName, Timestamp, TopicName};
+
+/// A record as its submitter gave it; Punctual adds two headers when it publishes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    pub topic: TopicName,
+    pub key: Option<Box<[u8]>>,
+    /// `None` is Kafka's null value: a tombstone.
+    pub payload: Option<Box<[u8]>>,
+    pub headers: Headers,
+}
+
+/// Upper bound in bytes of what a record adds to its key, payload and headers on the wire: the batch header (61), the record's own lengths (varints,
+/// at most 40), and our two headers with their names and values (at most 80).
+const OVERHEAD_MAX: usize = 192;
+
+impl Record {
+    /// What the record counts against a topic's `max.message.bytes`: an upper bound of its uncompressed size in bytes, ours included.
+    pub fn size(&self) -> usize {
+        OVERHEAD_MAX.saturating_add(self.bytes())
+    }
+
+    /// Bytes of key, payload and headers: what the record counts against the bounds on memory.
+    pub fn bytes(&self) -> usize {
+        let length = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+        length(&self.key).saturating_add(length(&self.payload)).saturating_add(self.headers.as_bytes().len())
+    }
+}
 
 /// A task that was checked and has its id, but is not stored yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,6 +120,16 @@ pub struct TaskView {
 pub struct Kept {
     pub key: Option<Vec<u8>>,
     pub payload: Option<Vec<u8>>,
-    /// Encoded; see [`super::headers::decode`].
+    /// Encoded; see [`headers::decode`].
     pub headers: Vec<u8>,
+}
+
+/// Tasks that are due and in no batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backlog {
+    /// In leaves and in the far table; of each a bounded number is counted.
+    pub task_count: u64,
+    /// False when there are more than were counted.
+    pub is_exact: bool,
+    pub oldest_due_at: Option<Timestamp>,
 }

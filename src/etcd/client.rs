@@ -7,7 +7,7 @@ use etcd_client::{Client, ConnectOptions, Identity, TlsOptions};
 use thiserror::Error;
 
 use super::settings::Settings;
-use crate::shutdown::chain;
+use crate::error_chain::chain;
 
 /// `what` says what was attempted.
 #[derive(Debug, Error)]

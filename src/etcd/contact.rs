@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::client::Error;
-use crate::shutdown::chain;
+use crate::error_chain::chain;
 
 /// Says once that contact is lost, and once that it is back.
 #[derive(Debug)]

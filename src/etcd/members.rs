@@ -1,4 +1,4 @@
-//! Follows the keys of the members.
+//! The members as etcd has them: follows their keys.
 //!
 //! The whole prefix is read, then watched from the next revision on. Whatever goes wrong with the watch (silence, a lost leader, a compaction) leads to
 //! reading it again: it is one small read, and what is read is the truth, whatever was missed. A watch of a killed etcd is silent for ever, so progress
@@ -7,17 +7,37 @@
 use std::collections::BTreeMap;
 
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{Endpoints, Error, within};
 use super::contact::Contact;
-use super::member::{Member, View};
 use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::clock;
-use crate::domain::NodeId;
+use crate::domain::{Monotonic, NodeId};
 use crate::shutdown::Failure;
+
+/// What a node's key says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub name: String,
+    pub address: String,
+    pub version: String,
+    /// Milliseconds since the epoch, by its machine's clock: for people.
+    pub started_at: i64,
+    pub can_publish: bool,
+}
+
+/// The members as etcd has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum View {
+    /// etcd does not answer: who is there is unknown.
+    Away { since: Monotonic },
+    /// Not older than half a TTL.
+    Members(BTreeMap<NodeId, Member>),
+}
 
 pub(super) async fn run(
     settings: Settings,

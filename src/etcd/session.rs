@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{Endpoints, Error, within};
 use super::contact::Contact;
-use super::member::{Member, View};
+use super::members::{Member, View};
 use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::clock;
@@ -234,7 +234,7 @@ impl Keeper {
         match revoke.await {
             Ok(_) | Err(Error::LeaseGone { .. }) => {}
             Err(error) => {
-                tracing::debug!(error = %crate::shutdown::chain(&error), "the session runs out by itself");
+                tracing::debug!(error = %crate::error_chain::chain(&error), "the session runs out by itself");
             }
         }
     }

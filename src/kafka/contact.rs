@@ -13,8 +13,11 @@ use tokio::sync::watch;
 
 use super::Metrics;
 use super::patience::Patience;
-use super::topics::Request;
+use super::topics::question::Request;
 use crate::domain::Monotonic;
+
+/// Asked about when any answer will do.
+pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
 
 /// Cheap to clone: all clones tell of the same contact.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! What librdkafka calls back: delivery reports, errors, and its log.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,9 +13,28 @@ use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
 
 use super::signs::Signs;
-use super::{Contact, Fate, Hooks, Metrics, Mode, Reason, Report};
+use super::{Contact, Fate, Metrics, Mode, Reason, Report};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Seldom, Timestamp};
+
+/// What a producer calls. Both run on its polling thread, for each record: they must neither block nor panic.
+pub struct Hooks {
+    pub on_report: Box<dyn Fn(Report) + Send + Sync>,
+    /// The cluster's time: when an acknowledgement came.
+    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Hooks {
+    pub fn new(on_report: impl Fn(Report) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { on_report: Box::new(on_report), now: Box::new(now) }
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
+    }
+}
 
 pub(super) struct Context {
     pub(super) hooks: Hooks,

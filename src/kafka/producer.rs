@@ -11,11 +11,13 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 
+use super::contact::PROBE_TOPIC;
 use super::context::{Context, Said, Shown};
 use super::signs::Signs;
-use super::{Contact, Error, Hooks, Metrics, Mode, PROBE_TOPIC, Reason, SendError, Settings};
+use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
 use crate::clock;
-use crate::domain::{BatchTask, Timestamp, TopicName, headers};
+use crate::domain::task::headers;
+use crate::domain::{BatchTask, Timestamp, TopicName};
 
 /// The header that tells repetitions of a task from each other's: its first id, as text.
 const TASK_ID: &str = "punctual-task-id";

@@ -264,6 +264,23 @@ fn millis(span: Duration) -> String {
     format!("{}.{:03}", span.as_millis(), span.subsec_micros() % 1000)
 }
 
+/// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("create the {what}")]
+    Create {
+        what: &'static str,
+        #[source]
+        source: rdkafka::error::KafkaError,
+    },
+    #[error("start the thread {name}")]
+    Thread {
+        name: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

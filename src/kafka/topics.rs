@@ -7,7 +7,7 @@
 mod cache;
 mod known;
 mod prober;
-mod question;
+pub(super) mod question;
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError};
@@ -18,13 +18,12 @@ use tokio::sync::watch;
 use self::cache::Found;
 use self::known::Known;
 use self::prober::Prober;
-use self::question::Answer;
+use self::question::{Answer, Request};
 use super::compression::Compression;
 use super::{Contact, Error, Metrics, Settings};
 use crate::clock;
 use crate::domain::{Record, TopicName};
 
-pub(super) use self::question::Request;
 pub use self::question::{LookUpError, TopicFacts};
 
 /// From the question to the answer, the wait in the queue included; more, where answers take longer.

@@ -17,8 +17,6 @@
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 
 mod board;
-mod bulletin;
-mod forget;
 mod keeper;
 mod metrics;
 mod progress;
@@ -29,11 +27,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
-use crate::etcd;
-use crate::shutdown::Tasks;
+use crate::clock;
+use crate::error_chain::chain;
+use crate::postgres::cluster::heartbeat::Heartbeats;
+use crate::shutdown::{Failure, Tasks};
+use crate::{etcd, postgres};
 
-pub use bulletin::Bulletin;
+pub use board::Bulletin;
 pub use keeper::Error;
 pub use metrics::Metrics;
 pub use progress::{Progress, blame_of};
@@ -63,7 +65,7 @@ pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
         leave,
         session: parts.etcd.as_ref().map(|(session, _)| session.clone()),
     };
-    tasks.spawn("forget dead nodes", forget::run(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()));
+    tasks.spawn("forget dead nodes", forget(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()));
     let board = board::Board::new(settings.clone(), bulletin_in);
     let outputs = keeper::Outputs { board, trust: trust_in, adopt_now, leave: leave_out };
     tasks.spawn("membership", keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()));
@@ -98,5 +100,25 @@ impl Membership {
             is_written && is_ended
         };
         tokio::time::timeout(deadline, leave).await.unwrap_or(false)
+    }
+}
+
+const FORGET_PAUSE: Duration = Duration::from_secs(300);
+/// People may want to see that a node has died.
+const FORGET_AGE_MIN: Duration = Duration::from_secs(3600);
+
+/// Deletes the heartbeats of nodes that are dead for long and hold nothing any more.
+/// On a connection of its own, open for the moment: it must not hold a heartbeat up.
+async fn forget(settings: postgres::Settings, ttl: Duration, stopping: CancellationToken) -> Result<(), Failure> {
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            () = clock::sleep(FORGET_PAUSE) => {}
+        }
+        match Heartbeats::new(&settings, ttl).forget(FORGET_AGE_MIN).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "forgot the heartbeats of dead nodes"),
+            Err(error) => tracing::debug!(error = %chain(&error), "dead nodes are forgotten later"),
+        }
     }
 }

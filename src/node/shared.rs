@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::gate::Gate;
-use super::holdings::{Holdings, Past};
-use super::mailbox::Mailbox;
+use super::fence::Gate;
+use super::in_flight::batches::{Holdings, Past};
+use super::in_flight::inbox::Mailbox;
+use super::maintenance::Leaves;
 use super::metrics::Metrics;
-use super::upkeep::Leaves;
-use super::wheel::Entrance;
+use super::publish::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName};
 use crate::engine::topics::Sight;

@@ -8,13 +8,14 @@ use futures_util::future::{self, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::publisher::Publisher;
+use super::publish::publisher::Publisher;
 use super::shared::Shared;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::engine::topics::{Action, Pace, Sight};
+use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, Topics};
-use crate::shutdown::{Failure, chain};
+use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 /// So often within a publish deadline it is held against what waits.

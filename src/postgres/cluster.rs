@@ -1,5 +1,8 @@
 //! The settings of the cluster, one row, and what the server itself must be like.
 
+pub mod heartbeat;
+pub mod schema;
+
 use std::time::Duration;
 
 use sqlx::Row;
@@ -10,7 +13,7 @@ use thiserror::Error as ThisError;
 use super::connection::PINNED;
 use super::{Connection, Error};
 use crate::domain::cluster::ClusterSettingsError;
-use crate::domain::duration::spelled;
+use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
 
 /// Why a database, or settings of the cluster, are not taken.

@@ -1,5 +1,9 @@
 //! A connection of one's own, opened when it is needed and opened again after it broke.
 
+pub mod arrays;
+pub mod error;
+pub mod pool;
+
 use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
@@ -10,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 use tracing::log::LevelFilter;
 
-use super::error::{Cause, Error};
+use self::error::{Cause, Error};
 use crate::clock;
 use crate::domain::{Monotonic, Seldom};
 
@@ -123,7 +127,7 @@ pub struct Purpose {
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`super::pool::Pool`].
+/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`pool::Pool`].
 #[derive(Debug)]
 pub struct Connection {
     purpose: Purpose,
@@ -291,6 +295,34 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Cause::Deadline(deadline)),
+    }
+}
+
+/// It is the time between two statements that has no bound.
+const OLD_SNAPSHOT: Purpose =
+    Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
+
+/// A session that somebody forgot: its snapshot keeps Postgres from cleaning up. `bench` holds one, to show that tasks are on time all the same. Held until
+/// it is dropped.
+#[derive(Debug)]
+pub struct OldSnapshot {
+    _connection: Connection,
+}
+
+impl OldSnapshot {
+    /// Begins a repeatable-read transaction and takes its snapshot.
+    ///
+    /// # Errors
+    /// When Postgres cannot be reached.
+    pub async fn hold(settings: &Settings) -> Result<Self, Error> {
+        let mut connection = Connection::new(settings, OLD_SNAPSHOT);
+        connection
+            .run("hold an old snapshot", async |open| {
+                sqlx::query("-- begin to hold\nbegin isolation level repeatable read").execute(&mut *open).await?;
+                sqlx::query("-- hold\nselect txid_current_snapshot()").execute(open).await
+            })
+            .await?;
+        Ok(Self { _connection: connection })
     }
 }
 

@@ -1,5 +1,8 @@
 //! The partitions that the catalog has, and making those that are missing.
 
+pub mod mover;
+pub mod retire;
+
 use std::collections::BTreeSet;
 
 use sqlx::postgres::PgConnection;

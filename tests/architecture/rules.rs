@@ -2,31 +2,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{Modules, Source, paths};
+use crate::modules::{Module, Modules};
+use crate::source::{Shape, Source};
 
 /// What each module may use of this crate; a deeper path allows only that part. ARCHITECTURE.md says why.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("engine", &["domain"]),
     ("clock", &["domain", "engine"]),
-    ("shutdown", &["clock"]),
+    ("error_chain", &[]),
+    ("shutdown", &["clock", "error_chain"]),
     ("signals", &[]),
     ("telemetry", &[]),
-    ("kill_point", &[]),
-    ("postgres", &["domain", "clock", "kill_point", "shutdown"]),
+    ("failpoint", &[]),
+    ("postgres", &["domain", "clock", "failpoint", "error_chain", "shutdown"]),
     ("kafka", &["domain", "clock", "telemetry"]),
-    ("etcd", &["domain", "clock", "shutdown", "telemetry"]),
-    ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "kill_point", "shutdown", "telemetry"]),
-    ("api", &["domain", "clock", "shutdown", "telemetry", "node::service"]),
+    ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
+    ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "failpoint", "error_chain", "shutdown", "telemetry"]),
+    ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::requests::service"]),
     ("client", &["domain", "clock", "signals"]),
     // It measures a cluster from outside, with a consumer and a forgotten session of its own; nothing of a node.
-    ("bench", &["domain", "clock", "shutdown", "kafka", "client::figures", "postgres::old_snapshot", "postgres::connection"]),
+    ("bench", &["domain", "clock", "error_chain", "shutdown", "kafka", "client::output::figures", "postgres::connection"]),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
     (
         "app",
-        &["domain", "engine", "postgres", "kafka", "etcd", "node", "api", "clock", "shutdown", "signals", "telemetry", "config"],
+        &[
+            "domain",
+            "engine",
+            "postgres",
+            "kafka",
+            "etcd",
+            "node",
+            "api",
+            "clock",
+            "error_chain",
+            "shutdown",
+            "signals",
+            "telemetry",
+            "config",
+        ],
     ),
-    ("main", &["app", "bench", "client", "config", "shutdown", "telemetry"]),
+    ("main", &["app", "bench", "client", "config", "error_chain", "shutdown", "telemetry"]),
 ];
 
 /// Libraries that stop at their folder.
@@ -37,10 +53,10 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap_complete", &["config"]),
     ("etcd_client", &["etcd"]),
     ("flate2", &["api", "kafka::compression"]),
-    ("hdrhistogram", &["bench::quantiles"]),
-    ("http_body_util", &["api", "bench::http"]),
+    ("hdrhistogram", &["bench::results::quantiles"]),
+    ("http_body_util", &["api", "bench::load::http"]),
     ("hyper", &["api", "bench"]),
-    ("hyper_util", &["api", "bench::http"]),
+    ("hyper_util", &["api", "bench::load::http"]),
     ("jiff", &["api", "bench", "domain"]),
     ("lz4_flex", &["kafka::compression"]),
     ("prometheus_client", &["telemetry"]),
@@ -70,11 +86,20 @@ const IMPURE: &[&str] = &["std::env", "std::fs", "std::io", "std::net", "std::pr
 /// A file has at most so many lines.
 const LINES_MAX: usize = 600;
 
+/// A file has at least so many, if it is more than a list.
+const LINES_MIN: usize = 40;
+
+/// A folder has at most so many entries.
+const ENTRIES_MAX: usize = 12;
+
+/// The list of the program's modules is as long as it is: ARCHITECTURE.md draws it.
+const WIDE_FOLDER: &str = "src";
+
 /// Files that may be longer, each with its reason. Empty, and meant to stay so.
 const LONG_FILES: &[(&str, &str)] = &[];
 
-fn at(source: &Source, position: usize, what: &str) -> String {
-    format!("{}:{}: {what}", source.path, source.line_of(position))
+fn at(source: &Source, line: usize, what: &str) -> String {
+    format!("{}:{line}: {what}", source.path)
 }
 
 fn is_within(module: &[String], place: &str) -> bool {
@@ -84,7 +109,7 @@ fn is_within(module: &[String], place: &str) -> bool {
 
 /// Who uses whom.
 pub fn layers(sources: &[Source]) -> Vec<String> {
-    let modules = Modules::new(sources);
+    let modules = Modules::new("src/", sources);
     let mut broken = Vec::new();
     for (module, source) in &modules.sources {
         // The root of the library only declares.
@@ -93,43 +118,73 @@ pub fn layers(sources: &[Source]) -> Vec<String> {
             broken.push(format!("{}: `{top}` has no layer in {}", source.path, file!()));
             continue;
         };
-        for (target, position) in modules.dependencies(module) {
+        for (target, line) in modules.arrows(module) {
             let is_own = target.first() == Some(top);
             if !is_own && !target.is_empty() && !allowed.iter().any(|place| is_within(&target, place)) {
-                broken.push(at(source, position, &format!("`{top}` must not use `{}`", target.join("::"))));
+                broken.push(at(source, line, &format!("`{top}` must not use `{}`", target.join("::"))));
             }
         }
     }
     broken
 }
 
-/// Modules that depend on each other in a circle: each step of it.
-pub fn cycles(sources: &[Source]) -> Vec<String> {
-    let modules = Modules::new(sources);
-    let graph: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> =
-        modules.sources.keys().map(|module| (module.clone(), modules.dependencies(module).into_keys().collect())).collect();
-    let reach = |from: &Vec<String>| {
-        let mut reached: BTreeSet<Vec<String>> = BTreeSet::new();
-        let mut open: Vec<Vec<String>> = graph.get(from).into_iter().flatten().cloned().collect();
+/// Files of the program in `folder` that use each other in a circle, as a reader meets them: each step of it.
+pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
+    let modules = Modules::new(folder, sources);
+    let graph: BTreeMap<&Module, BTreeMap<Module, usize>> =
+        modules.sources.keys().map(|module| (module, modules.arrows(module))).collect();
+    let reach = |from: &Module| {
+        let mut reached: BTreeSet<Module> = BTreeSet::new();
+        let mut open: Vec<Module> = graph.get(from).into_iter().flat_map(|arrows| arrows.keys().cloned()).collect();
         while let Some(module) = open.pop() {
             if reached.insert(module.clone()) {
-                open.extend(graph.get(&module).into_iter().flatten().cloned());
+                open.extend(graph.get(&module).into_iter().flat_map(|arrows| arrows.keys().cloned()));
             }
         }
         reached
     };
-    let reached: BTreeMap<_, _> = graph.keys().map(|module| (module.clone(), reach(module))).collect();
-    let is_back = |from: &Vec<String>, to: &Vec<String>| reached.get(to).is_some_and(|onward| onward.contains(from));
+    let reached: BTreeMap<&Module, BTreeSet<Module>> = graph.keys().map(|module| (*module, reach(module))).collect();
     let mut broken = Vec::new();
     for (module, source) in &modules.sources {
-        for (target, position) in modules.dependencies(module) {
-            if is_back(module, &target) {
+        for (target, line) in graph.get(module).into_iter().flatten() {
+            if reached.get(target).is_some_and(|onward| onward.contains(module)) {
                 let target = if target.is_empty() { "crate".to_owned() } else { target.join("::") };
-                broken.push(at(source, position, &format!("uses `{target}`, which uses it in turn, directly or through others")));
+                let what = format!("uses `{target}`, which uses it in turn, directly or through others");
+                broken.push(at(source, *line, &what));
             }
         }
     }
     broken
+}
+
+/// Folders with more entries than a reader takes in at a look. A module `foo.rs` and its folder `foo/` are one entry.
+pub fn folders(paths: &[&str]) -> Vec<String> {
+    let mut entries: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for path in paths {
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        for (start, end) in path.match_indices('/').map(|(end, _)| end).zip(ends.skip(1)) {
+            let name = &path[start + 1..end];
+            entries.entry(&path[..start]).or_default().insert(name.trim_end_matches(".rs"));
+        }
+    }
+    entries
+        .iter()
+        .filter(|(folder, names)| **folder != WIDE_FOLDER && names.len() > ENTRIES_MAX)
+        .map(|(folder, names)| format!("{folder}: {} entries, more than {ENTRIES_MAX}", names.len()))
+        .collect()
+}
+
+/// Files that are too short to be one: whoever opens one reads a few lines and goes on to the next. Roots of modules, tables,
+/// the metrics of a component and tests may be short.
+pub fn scraps(sources: &[Source]) -> Vec<String> {
+    sources
+        .iter()
+        .filter(|source| source.facts.shape == Shape::Code && source.production().next().is_some())
+        .filter(|source| !source.path.ends_with("/main.rs") && !source.path.ends_with("/metrics.rs"))
+        .map(|source| (source, source.text.lines().count()))
+        .filter(|(_, lines)| *lines < LINES_MIN)
+        .map(|(source, lines)| format!("{}: {lines} lines, less than {LINES_MIN}: it belongs to a neighbour", source.path))
+        .collect()
 }
 
 /// Libraries outside their folders. `dependencies` are those of the manifest: a new one needs a home.
@@ -143,23 +198,24 @@ pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
             broken.push(format!("Cargo.toml: `{name}` has no home in {}", file!()));
         }
     }
-    for source in sources {
-        let module = source.module();
-        let pure = PURE.iter().find(|(place, _)| is_within(&module, place));
-        for path in paths(&source.production) {
+    let modules = Modules::new("src/", sources);
+    for (module, source) in &modules.sources {
+        let pure = PURE.iter().find(|(place, _)| is_within(module, place));
+        for path in source.production() {
             let Some(name) = path.segments.first() else { continue };
             let is_library = dependencies.contains(name);
             let home = HOMES.iter().find(|(library, _)| library == name);
             if let Some((place, allowed)) = pure {
                 let whole = path.segments.join("::");
-                if (is_library && !allowed.contains(&name.as_str())) || IMPURE.iter().any(|start| whole.starts_with(start)) {
-                    broken.push(at(source, path.position, &format!("`{place}` is pure and must not use `{whole}`")));
+                let is_impure = IMPURE.iter().any(|start| whole.starts_with(start));
+                if (is_library && !allowed.contains(&name.as_str())) || is_impure {
+                    broken.push(at(source, path.place.line, &format!("`{place}` is pure and must not use `{whole}`")));
                 }
             } else if let Some((library, homes)) = home
                 && is_library
-                && !homes.iter().any(|place| is_within(&module, place))
+                && !homes.iter().any(|place| is_within(module, place))
             {
-                broken.push(at(source, path.position, &format!("`{library}` belongs to {}", homes.join(" and "))));
+                broken.push(at(source, path.place.line, &format!("`{library}` belongs to {}", homes.join(" and "))));
             }
         }
     }
@@ -184,34 +240,38 @@ pub fn lengths(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Words that must not stand in some part of a file.
-fn words(source: &Source, code: &str, banned: &[&str], why: &str) -> Vec<String> {
-    let found = banned.iter().flat_map(|word| code.match_indices(word));
-    found.map(|(position, word)| at(source, position, &format!("`{word}`: {why}"))).collect()
-}
-
 /// Panics in production code.
 pub fn panics(sources: &[Source]) -> Vec<String> {
-    let why = "an error is a value outside tests";
-    sources.iter().flat_map(|source| words(source, &source.production, &[".unwrap()", ".expect("], why)).collect()
+    let mut broken = Vec::new();
+    for source in sources {
+        let calls = source.facts.calls.iter().filter(|(_, place)| !place.is_test);
+        for (method, place) in calls.filter(|(method, _)| ["unwrap", "expect"].contains(&method.as_str())) {
+            broken.push(at(source, place.line, &format!("`{method}`: an error is a value outside tests")));
+        }
+    }
+    broken
 }
 
 /// Tests that are skipped.
 pub fn ignored(sources: &[Source]) -> Vec<String> {
-    let why = "a test runs, or it is deleted";
-    sources.iter().flat_map(|source| words(source, &source.code, &[concat!("#[", "ignore")], why)).collect()
+    let mut broken = Vec::new();
+    for source in sources {
+        for (_, place) in source.facts.attributes.iter().filter(|(name, _)| name == "ignore") {
+            broken.push(at(source, place.line, "`ignore`: a test runs, or it is deleted"));
+        }
+    }
+    broken
 }
 
 /// Tests that wait for time; `tests/support` has what waits for a fact.
 pub fn sleeps(sources: &[Source]) -> Vec<String> {
-    let why = "a test waits for a fact, not for time (see tests/support)";
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| !source.path.starts_with("tests/support")) {
-        let tests: String =
-            source.code.chars().zip(source.production.chars()).map(|(c, kept)| if kept == c { ' ' } else { c }).collect();
-        // Blanking keeps lengths, but only in bytes: a test with other letters in its code is searched as a whole.
-        let tests = if tests.len() == source.code.len() { tests } else { source.code.clone() };
-        broken.extend(words(source, &tests, &["::sleep("], why));
+        let sleeps = source.facts.paths.iter().filter(|path| path.segments.last().is_some_and(|name| name == "sleep"));
+        for path in sleeps.filter(|path| path.place.is_test) {
+            let why = "a test waits for a fact, not for time (see tests/support)";
+            broken.push(at(source, path.place.line, &format!("`sleep`: {why}")));
+        }
     }
     broken
 }
@@ -220,49 +280,19 @@ pub fn sleeps(sources: &[Source]) -> Vec<String> {
 pub fn statements(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("src/postgres")) {
-        for (start, text) in texts(source) {
-            // A literal of a test stands between blanks that were code.
-            let is_production = source.code[..start].trim_end().len() == source.production[..start].trim_end().len();
-            if !is_production {
-                continue;
-            }
-            let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\\');
-            if let Some(rest) = text.strip_prefix("-- ") {
-                let first = rest.lines().next().unwrap_or_default();
-                let (name, has_more) = match first.split_once("\\n") {
-                    Some((name, _)) => (name, true),
-                    None => (first, rest.contains('\n') && !first.ends_with('\\')),
-                };
+        for (text, place) in source.facts.texts.iter().filter(|(_, place)| !place.is_test) {
+            if let Some(rest) = text.trim_start().strip_prefix("-- ") {
+                let (name, has_more) = rest.split_once('\n').map_or((rest, false), |(name, _)| (name, true));
                 if name.trim().is_empty() || !has_more {
-                    broken.push(at(
-                        source,
-                        start,
-                        "the name of a statement needs a line of its own, else all of it is a comment",
-                    ));
+                    let what = "the name of a statement needs a line of its own, else all of it is a comment";
+                    broken.push(at(source, place.line, what));
                 }
             } else if is_statement(text) {
-                broken.push(at(source, start, "a statement begins with a line `-- name`"));
+                broken.push(at(source, place.line, "a statement begins with a line `-- name`"));
             }
         }
     }
     broken
-}
-
-/// The text of each string literal; those within one `concat!` are one.
-fn texts(source: &Source) -> Vec<(usize, String)> {
-    let mut texts: Vec<(usize, String)> = Vec::new();
-    let mut joined_until = 0;
-    for (start, end) in source.literals.iter().copied() {
-        let text = &source.text[start..end];
-        match texts.last_mut() {
-            Some((_, whole)) if start < joined_until => whole.push_str(text),
-            _ => {
-                texts.push((start, text.to_owned()));
-                joined_until = source.concat_end(start).unwrap_or(0);
-            }
-        }
-    }
-    texts
 }
 
 /// Data definition is left out: it is seldom, and its text differs from partition to partition.

@@ -14,16 +14,17 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 
 use harness::fuzz;
-use punctual::api::draft::DraftReader;
-use punctual::api::times;
+use punctual::api::json::times;
+use punctual::api::request::draft::DraftReader;
 use punctual::client::answer::Answer;
 use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
-use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName, headers};
+use punctual::domain::task::headers;
+use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName};
 use punctual::etcd::Member;
-use punctual::node::service::Due;
-use punctual::postgres::arrays::Elements;
-use punctual::postgres::claim::batch_of;
+use punctual::node::messages::Due;
+use punctual::postgres::connection::arrays::Elements;
+use punctual::postgres::tasks::claim::batch_of;
 use serde_json::value::RawValue;
 
 /// The last due time that may be accepted: in the year 9999.

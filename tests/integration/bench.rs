@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use punctual::bench::report::Report;
+use punctual::bench::results::report::Report;
 
 use crate::support::node::program;
 use crate::support::{Cluster, Node};

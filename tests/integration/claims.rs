@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::{Error, Settings, schema};
+use punctual::postgres::cluster::schema;
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::{Error, Settings};
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 

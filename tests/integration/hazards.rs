@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::Rules;
 use punctual::domain::{BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::{Connection, Settings, schema};
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::{Connection, Settings};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::task::JoinHandle;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::domain::NodeId;
 use punctual::postgres;
-use punctual::postgres::heartbeat::{Beat, Heartbeats};
+use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 
 use crate::membership_support::{Cluster, some_node};
 

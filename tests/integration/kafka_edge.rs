@@ -50,7 +50,8 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
         let owned = |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(<[u8]>::to_vec));
         let found: Vec<(String, Option<Vec<u8>>)> =
             message.headers().unwrap().iter().map(|header| owned((header.key, header.value))).collect();
-        let mut expected: Vec<(String, Option<Vec<u8>>)> = punctual::domain::headers::decode(own.as_bytes()).map(owned).collect();
+        let mut expected: Vec<(String, Option<Vec<u8>>)> =
+            punctual::domain::task::headers::decode(own.as_bytes()).map(owned).collect();
         expected.push(("punctual-task-id".to_owned(), Some(task_id(ticket).to_string().into_bytes())));
         expected.push(("punctual-due-at".to_owned(), Some(b"1700000000000".to_vec())));
         assert_eq!(found, expected);

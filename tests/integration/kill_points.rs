@@ -1,4 +1,4 @@
-//! The program aborts between two steps that belong together, at every such point that it knows (`punctual::kill_point`). Another node takes over, or one is
+//! The program aborts between two steps that belong together, at every such point that it knows (`punctual::failpoint`). Another node takes over, or one is
 //! started again; nothing is lost, each task ends once, and only what the dead one had claimed and not settled may be there twice.
 
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, Shard, TaskId, Timestamp};
-use punctual::kill_point::Point;
+use punctual::failpoint::Point;
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::partitions::create;
 use punctual::postgres::{Connection, Settings};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, IdRange, Timestamp};
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::Mover;
+use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::{Connection, Settings};
 use serde_json::{Value, json};

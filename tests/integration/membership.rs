@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use punctual::clock;
 use punctual::engine::liveness::broker::BrokerContact;
-use punctual::node::service::Lack;
+use punctual::node::messages::Lack;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::proxy::{Proxy, Target};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::etcd::State;
-use punctual::node::service::Lack;
+use punctual::node::messages::Lack;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::{OwnStack, eventually};

@@ -8,7 +8,7 @@ use punctual::clock::{self, ClusterClock};
 use punctual::domain::{ClusterWishes, NodeId, ShardCount, Timestamp};
 use punctual::engine::liveness::broker::BrokerContact;
 use punctual::node::membership::{self, Bulletin, Membership, Metrics, Parts, Progress, Settings};
-use punctual::postgres::schema;
+use punctual::postgres::cluster::schema;
 use punctual::shutdown::Tasks;
 use punctual::{etcd, postgres, telemetry};
 use sqlx::AssertSqlSafe;

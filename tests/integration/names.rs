@@ -9,15 +9,16 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
-use punctual::postgres::cancel::Canceller;
-use punctual::postgres::dead_letters::DeadLetters;
-use punctual::postgres::look_up::LookUp;
-use punctual::postgres::names::{Names, Swept};
-use punctual::postgres::replace::{Replacement, Replaces};
-use punctual::postgres::settle::{Settlement, Settles};
-use punctual::postgres::submit_named::{Group, NamedSubmits};
-use punctual::postgres::{self, schema};
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::postgres;
+use punctual::postgres::cluster::schema;
+use punctual::postgres::lists::dead_letters::DeadLetters;
+use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::look_up::LookUp;
+use punctual::postgres::tasks::names::{Names, Swept};
+use punctual::postgres::tasks::replace::{Replacement, Replaces};
+use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::submit_named::{Group, NamedSubmits};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -436,7 +437,7 @@ trait States {
     fn map_states(&self) -> Vec<Option<TaskState>>;
 }
 
-impl States for Vec<Option<punctual::postgres::names::Known>> {
+impl States for Vec<Option<punctual::postgres::tasks::names::Known>> {
     fn map_states(&self) -> Vec<Option<TaskState>> {
         self.iter().map(|known| known.map(|known| known.state)).collect()
     }

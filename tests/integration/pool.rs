@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use punctual::postgres::Settings;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::pool::Pool;
+use punctual::postgres::connection::pool::Pool;
 use sqlx::postgres::PgConnection;
 
 use crate::support::{Database, Stack, eventually};

@@ -7,9 +7,10 @@ use punctual::domain::{
     ClusterSettings, Headers, NewTask, Precondition, Record, Shard, ShardCount, TaskId, TaskName, TaskSet, TaskState, Timestamp,
     TopicName,
 };
-use punctual::postgres::dead_letters::DeadLetters;
-use punctual::postgres::look_up::LookUp;
-use punctual::postgres::replace::{Replacement, Replaces, Withdrawal};
+use punctual::postgres::lists::dead_letters::DeadLetters;
+use punctual::postgres::tasks::look_up::LookUp;
+use punctual::postgres::tasks::replace::withdraw::Withdrawal;
+use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::{self};
 use reqwest::Method;
 use serde_json::{Value, json};

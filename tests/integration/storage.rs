@@ -9,15 +9,15 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
     ids,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
-use punctual::postgres::backlog::BacklogCounter;
-use punctual::postgres::cancel::Canceller;
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::Mover;
-use punctual::postgres::look_up::LookUp;
+use punctual::postgres::lists::backlog::BacklogCounter;
+use punctual::postgres::partitions::mover::Mover;
+use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::partitions::{create, take_census};
-use punctual::postgres::retire::{Retired, Retirer};
-use punctual::postgres::schema::{self, CheckError, MigrateError, Refused};
+use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::{Connection, Error, Settings};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
@@ -258,7 +258,7 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     upkeep.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
-    punctual::node::upkeep::start(&tasks, &database.settings, upkeep, &clock);
+    punctual::node::maintenance::start(&tasks, &database.settings, upkeep, &clock);
 
     let first_leaf = leaves.oldest().unwrap();
     let (mut inserter, mut claimer) = (database.another().await, database.another().await);

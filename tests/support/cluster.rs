@@ -139,7 +139,7 @@ impl Cluster {
 
     /// A node that was started to abort when it comes to a point: `claim-committed`, or `record-handed-over:20` for the twentieth time.
     pub fn spawn_to_die_at(&self, point: &str) -> Node {
-        let variables = [(punctual::kill_point::VARIABLE, point)];
+        let variables = [(punctual::failpoint::VARIABLE, point)];
         Node::spawn_with(&self.next_node_name(), &self.arguments(&[]), &variables, &self.logs)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::api::problem_type::ProblemType;
+use crate::api::problems::problem_type::ProblemType;
 
 /// Compares a paper with what the code says, or, when `PUNCTUAL_WRITE_DOCS` is set, writes it.
 fn check_paper(path: &str, wanted: &str) {
@@ -125,12 +125,12 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
 #[test]
 fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
     let operations = include_str!("../../../docs/operations.md");
-    let preface = include_str!("../preface.md");
+    let preface = include_str!("../openapi/preface.md");
     let flags = |text: &str| -> BTreeSet<String> {
         let parts = text.split("`--").skip(1);
         parts.map(|part| part.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap().to_owned()).collect()
     };
-    for flag in flags(preface).union(&flags(&crate::api::problem_pages::all())) {
+    for flag in flags(preface).union(&flags(&crate::api::problems::pages::all())) {
         assert!(operations.contains(&format!("| `--{flag}` |")), "--{flag} is no setting");
     }
     let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::manual::{self, EXIT_CODES, LIST_EXIT_CODES, with_codes};
-use super::{Node, which};
+use super::node::{Node, which};
 use crate::domain::TaskId;
 
 /// A range of due times.

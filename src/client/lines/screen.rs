@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::tally::Counts;
-use crate::client::figures::{grouped, rate, span};
+use crate::client::output::figures::{grouped, rate, span};
 use crate::clock;
 use crate::domain::Monotonic;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::judge::{Outcome, Settled};
 use crate::client::answer::Exit;
-use crate::client::figures::{grouped, rate, span};
+use crate::client::output::figures::{grouped, rate, span};
 
 /// Ranges of lines that are named; the rest is counted.
 const RANGES_MAX: usize = 8;

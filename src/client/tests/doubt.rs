@@ -10,8 +10,9 @@ use crate::client::answer::{Answer, Deed, Ending, Exit};
 use crate::client::args::{self, Range};
 use crate::client::bulk::Bulk;
 use crate::client::caller::{Asked, Caller, Repeating};
+use crate::client::output::print;
 use crate::client::pages::Answered;
-use crate::client::{end, finish, print, submit_one};
+use crate::client::{end, finish, submit_one};
 
 const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done"}"#;
 const UNKNOWN: &str = r#"{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}"#;

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::scripted::Scripted;
+use crate::client::Call;
 use crate::client::answer::{Answer, Ending, Exit};
 use crate::client::args::{Part, Range};
 use crate::client::bulk::Bulk;
 use crate::client::caller::{Caller, Repeating};
+use crate::client::output::print;
 use crate::client::pages::{Answered, Listed, Listing};
-use crate::client::{Call, print};
 
 const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","status":503,"detail":"nothing was done"}"#;
 
@@ -145,7 +146,7 @@ async fn counts_say_what_is_an_estimate() {
         "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},{"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
     let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
     assert_eq!(
-        crate::client::counts::shown(&answer, None).unwrap(),
+        crate::client::output::counts::shown(&answer, None).unwrap(),
         "pending  about 1,234,567\nas of    2030-01-31T09:30:12.345Z\n\n\
          TOPIC   PENDING\norders  about 1,234,000\nt       567\n(more)  there are other topics\n\n\
          DUE IN THE MINUTE FROM    PENDING\n2030-01-31T09:31:00.000Z  42\n"

@@ -16,8 +16,9 @@ use super::question::{Answer, LookUpError, Request, TopicFacts};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::kafka::compression::TopicCompression;
+use crate::kafka::contact::PROBE_TOPIC;
 use crate::kafka::patience::Patience;
-use crate::kafka::{Contact, Error, Metrics, PROBE_TOPIC, Reason, Settings};
+use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
 /// How often acknowledgements are looked for.

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::bulletin::Bulletin;
 use super::settings::Settings;
 use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
-use crate::node::service::{Missing, NodeView};
-use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow};
+use crate::node::messages::{Missing, NodeView};
+use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
 
 /// What one turn has found out.
 pub(super) struct Found<'a> {
@@ -145,4 +144,21 @@ fn of_member(id: NodeId, member: &etcd::Member) -> NodeView {
         standing: "joining",
         shards: Vec::new(),
     }
+}
+
+/// What stands on the board: what the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bulletin {
+    /// This node's shards, in order. None before its first heartbeat is committed, and once it has left.
+    pub mine: Vec<Shard>,
+    /// The owner of each shard, in the order of the shards; empty before the first heartbeat.
+    pub owners: Vec<NodeId>,
+    /// No broker answers this node while others have contact: it is to purge its producer and to free its batches.
+    pub is_cut_off: bool,
+    /// When the last heartbeat that succeeded was sent.
+    pub heartbeat_sent_at: Option<Monotonic>,
+    /// All nodes that have a heartbeat or a key in etcd, this one first.
+    pub nodes: Vec<NodeView>,
+    /// Of `postgres`, `claims`, `batches`, `etcd` and `clock`, what this node lacks. Without etcd it goes on all the same.
+    pub missing: Vec<Missing>,
 }

@@ -19,9 +19,10 @@ use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::streak::{Blame, Failing};
 use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
-use crate::node::service::{Lack, Missing};
-use crate::postgres::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
-use crate::shutdown::{Failure, chain};
+use crate::error_chain::chain;
+use crate::node::messages::{Lack, Missing};
+use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
+use crate::shutdown::Failure;
 use crate::{etcd, postgres};
 
 /// A wall clock that differs more from the cluster's is warned about.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::engine::liveness::streak::{Blame, Failing, Streak};
+use crate::error_chain::chain;
 use crate::postgres::Error;
-use crate::shutdown::chain;
 
 /// How long a loop may be without a turn: above the deadlines of a claim, 5 s to connect and 5 s for the statement.
 pub const STILL_MAX: Duration = Duration::from_secs(15);

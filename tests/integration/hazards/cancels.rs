@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use punctual::domain::{IdRange, Shard, TaskId, Timestamp};
-use punctual::postgres::cancel::Canceller;
-use punctual::postgres::far::Mover;
+use punctual::postgres::partitions::mover::Mover;
+use punctual::postgres::tasks::cancel::Canceller;
 use sqlx::postgres::PgConnection;
 
 use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};

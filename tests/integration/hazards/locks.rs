@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::domain::leaves::Parent;
 use punctual::domain::{BatchId, IdRange, NodeId};
-use punctual::postgres::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
 use sqlx::postgres::PgConnection;
 
 use super::{LOCK_TIMEOUT, Stage, code_of, number, run, statement, try_run};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use punctual::domain::{Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName};
-use punctual::postgres::replace::{Replacement, Replaces};
-use punctual::postgres::submit_named::{Group, NamedSubmits};
+use punctual::postgres::tasks::replace::{Replacement, Replaces};
+use punctual::postgres::tasks::submit_named::{Group, NamedSubmits};
 use punctual::postgres::{Error, Settings};
 
 use super::{DEADLOCK, LOCK_TIMEOUT, PATIENCE, STAGED_WITHIN_A_SECOND, Stage, in_background, run, staged};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition};
 use punctual::domain::{BatchId, NodeId};
-use punctual::postgres::adopt::Adoptions;
 use punctual::postgres::partitions::create;
-use punctual::postgres::retire::{Retired, Retirer};
+use punctual::postgres::partitions::retire::{Retired, Retirer};
+use punctual::postgres::tasks::adopt::Adoptions;
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinHandle;
 

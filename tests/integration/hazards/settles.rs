@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use punctual::domain::{Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
 use punctual::postgres::Error;
-use punctual::postgres::adopt::Adoptions;
-use punctual::postgres::look_up::LookUp;
-use punctual::postgres::settle::{Settlement, Settles};
+use punctual::postgres::tasks::adopt::Adoptions;
+use punctual::postgres::tasks::look_up::LookUp;
+use punctual::postgres::tasks::settle::{Settlement, Settles};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 

@@ -8,21 +8,22 @@ use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::upkeep::{Leaves, Metrics, Upkeep};
-use punctual::postgres::adopt::Adoptions;
-use punctual::postgres::cancel::Canceller;
-use punctual::postgres::claim::{Answer, Claimed, Claims, Request, Source};
+use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
+use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
-use punctual::postgres::far::Mover;
-use punctual::postgres::heartbeat::{Beat, Heartbeats};
-use punctual::postgres::look_up::LookUp;
 use punctual::postgres::partitions::create;
-use punctual::postgres::replace::{Replacement, Replaces};
-use punctual::postgres::retire::{Retired, Retirer};
-use punctual::postgres::settle::{Settlement, Settles};
-use punctual::postgres::submit::{self, Submits};
-use punctual::postgres::submit_named::{self, NamedSubmits};
-use punctual::postgres::{Connection, Settings, schema};
+use punctual::postgres::partitions::mover::Mover;
+use punctual::postgres::partitions::retire::{Retired, Retirer};
+use punctual::postgres::tasks::adopt::Adoptions;
+use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::look_up::LookUp;
+use punctual::postgres::tasks::replace::{Replacement, Replaces};
+use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::submit::{self, Submits};
+use punctual::postgres::tasks::submit_named::{self, NamedSubmits};
+use punctual::postgres::{Connection, Settings};
 use sqlx::postgres::PgConnection;
 
 use super::protocol::decisions::EPOCH;

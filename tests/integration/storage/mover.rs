@@ -1,6 +1,6 @@
 //! The mover: from the far table into the leaves.
 
-use punctual::postgres::far::Moved;
+use punctual::postgres::partitions::mover::Moved;
 
 use super::*;
 
@@ -79,7 +79,7 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
     let mut mover = Mover::new(&database.settings);
     // A round may end early, as above.
     let error = eventually_some("a round says why", Duration::from_secs(60), async || mover.round(range).await.err()).await;
-    assert!(punctual::shutdown::chain(&error).contains("no room"), "{error:?}");
+    assert!(punctual::error_chain::chain(&error).contains("no room"), "{error:?}");
     database.run("drop trigger full_disk on task").await;
     let mut moved_count = 0;
     eventually("all are moved", Duration::from_secs(60), async || {

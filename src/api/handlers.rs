@@ -1,0 +1,8 @@
+//! The handlers, one file per resource.
+
+pub mod bulk;
+pub mod cluster;
+pub mod lists;
+pub mod names;
+pub mod node;
+pub mod tasks;

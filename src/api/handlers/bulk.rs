@@ -1,0 +1,162 @@
+//! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters put back or dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::lists::{cursor_of, searched, text_of};
+use super::tasks::{IdInPath, id_of};
+use crate::api::json::answers::{self, TaskJson};
+use crate::api::json::times::{self, Rfc3339};
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::request::fields::{boolean, members, string};
+use crate::api::request::{body, preconditions, query};
+use crate::api::shared::Shared;
+use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
+use crate::node::messages::Bulk;
+
+const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
+
+/// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
+fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
+    let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
+    let Some(topic) = topic else {
+        return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
+    };
+    let topic = TopicName::new(&string(topic, "topic")?).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let time = |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
+        value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
+    };
+    let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
+    let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
+    // Null, as answers have it.
+    let cursor = cursor.filter(|cursor| cursor.get() != "null").map(|cursor| string(cursor, "cursor")).transpose()?;
+    let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
+    Ok(Bulk { from, ..bulk })
+}
+
+/// What becomes of many tasks.
+#[derive(Clone, Copy)]
+enum Change {
+    Cancel,
+    Redrive,
+    Drop,
+}
+
+impl Change {
+    const fn list(self) -> List {
+        match self {
+            Self::Cancel => List::Tasks,
+            Self::Redrive | Self::Drop => List::DeadLetters,
+        }
+    }
+
+    /// What a task is afterwards, as problems say it, and the member that counts them.
+    const fn done(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancelled",
+            Self::Redrive => "redriven",
+            Self::Drop => "dropped",
+        }
+    }
+}
+
+/// How far a call has come.
+#[derive(Serialize)]
+struct DoneJson {
+    /// How many it has changed, under the name of what was done.
+    #[serde(flatten)]
+    count: BTreeMap<&'static str, u64>,
+    more: bool,
+    dry_run: bool,
+    /// Both null when the call came to the end, or when the next one begins anew.
+    searched_to: Option<Rfc3339>,
+    cursor: Option<String>,
+    topic_known: Option<bool>,
+}
+
+async fn change_many(shared: &Shared, request: Request<Body>, change: Change) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    let (bytes, _share) = body::read(shared, request, deadline).await?;
+    let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
+    // A dry run has changed nothing in any case.
+    let unknown = |reason: &str| {
+        if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(change.done(), reason) }
+    };
+    let service = &shared.service;
+    let done = match change {
+        Change::Cancel => shared.ask(deadline, service.cancel_all(&bulk), unknown).await?,
+        Change::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
+        Change::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
+    };
+    let topic_known = if done.task_count == 0 && !done.has_more {
+        let searched = searched(change.list(), &bulk.selection());
+        shared.knows_topic(deadline, &bulk.topic, searched).await
+    } else {
+        None
+    };
+    let answer = DoneJson {
+        count: BTreeMap::from([(change.done(), done.task_count)]),
+        more: done.has_more,
+        dry_run: bulk.is_dry_run,
+        searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
+        cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
+        topic_known,
+    };
+    Ok(answers::json(StatusCode::OK, &answer))
+}
+
+/// `POST /v1/tasks/cancel`
+pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    change_many(&shared, request, Change::Cancel).await
+}
+
+/// `POST /v1/dead/redrive`
+pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    change_many(&shared, request, Change::Redrive).await
+}
+
+/// `POST /v1/dead/drop`
+pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    change_many(&shared, request, Change::Drop).await
+}
+
+/// The answer to a change of one dead letter.
+fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
+    match task {
+        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::dead_not_found()),
+    }
+}
+
+/// `POST /v1/dead/{id}/redrive`
+pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    body::refuse(&shared, request, deadline).await?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
+    answer_of(shared.ask(deadline, shared.service.redrive(id), unknown).await?)
+}
+
+/// `DELETE /v1/dead/{id}`
+pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
+    body::refuse(&shared, request, deadline).await?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    preconditions::check(&condition, id)?;
+    let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
+    answer_of(shared.ask(deadline, shared.service.drop_dead(id), unknown).await?)
+}

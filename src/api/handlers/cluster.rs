@@ -1,0 +1,119 @@
+//! The cluster as the node that is asked sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::api::json::answers::{self, Shown};
+use crate::api::json::times::Rfc3339;
+use crate::api::problems::problem::{MissingJson, Problem};
+use crate::api::request::query;
+use crate::api::shared::Shared;
+use crate::domain::{Backlog, NodeId};
+use crate::node::messages::{ClusterView, NodeView, ParkedTopic};
+
+#[derive(Serialize)]
+struct ClusterJson<'a> {
+    node: Shown<NodeId>,
+    /// The cluster's clock; null before Postgres has told it.
+    now: Option<Rfc3339>,
+    shard_count: u16,
+    window_ms: u64,
+    horizon_ms: u64,
+    leaf_ms: u64,
+    nodes: Vec<NodeJson<'a>>,
+    /// Null before it was counted.
+    backlog: Option<BacklogJson>,
+    parked_topics: Vec<ParkedJson<'a>>,
+    throttled: bool,
+    /// What the node that answers lacks to be ready.
+    missing: Vec<MissingJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ParkedJson<'a> {
+    topic: &'a str,
+    gone: bool,
+    parked_ms: u64,
+    /// Null while its records only wait.
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct NodeJson<'a> {
+    id: Shown<NodeId>,
+    name: &'a str,
+    address: &'a str,
+    version: &'a str,
+    started_at: Rfc3339,
+    heartbeat_age_ms: u64,
+    has_broker: bool,
+    standing: &'static str,
+    shards: Vec<u16>,
+}
+
+/// Tasks that are overdue and unclaimed.
+#[derive(Serialize)]
+struct BacklogJson {
+    count: u64,
+    exact: bool,
+    oldest_due_at: Option<Rfc3339>,
+}
+
+pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let view = shared.ask(deadline, shared.service.cluster(), Problem::unavailable).await?;
+    Ok(answers::json(StatusCode::OK, &json_of(&view)))
+}
+
+fn json_of(view: &ClusterView) -> ClusterJson<'_> {
+    ClusterJson {
+        node: Shown(view.node),
+        now: view.now.map(Rfc3339),
+        shard_count: view.shard_count,
+        window_ms: millis_of(view.window),
+        horizon_ms: millis_of(view.horizon),
+        leaf_ms: millis_of(view.leaf),
+        nodes: view.nodes.iter().map(node_of).collect(),
+        backlog: view.backlog.as_ref().map(backlog_of),
+        parked_topics: view.parked_topics.iter().map(parked_of).collect(),
+        throttled: view.is_throttled,
+        missing: view.missing.iter().map(MissingJson::of).collect(),
+    }
+}
+
+fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
+    ParkedJson {
+        topic: parked.topic.as_str(),
+        gone: parked.is_gone,
+        parked_ms: millis_of(parked.parked_for),
+        reason: parked.reason.as_deref(),
+    }
+}
+
+fn node_of(node: &NodeView) -> NodeJson<'_> {
+    NodeJson {
+        id: Shown(node.id),
+        name: &node.name,
+        address: &node.address,
+        version: &node.version,
+        started_at: Rfc3339(node.started_at),
+        heartbeat_age_ms: millis_of(node.heartbeat_age),
+        has_broker: node.has_broker,
+        standing: node.standing,
+        shards: node.shards.iter().map(|shard| shard.number()).collect(),
+    }
+}
+
+fn backlog_of(backlog: &Backlog) -> BacklogJson {
+    BacklogJson { count: backlog.task_count, exact: backlog.is_exact, oldest_due_at: backlog.oldest_due_at.map(Rfc3339) }
+}
+
+fn millis_of(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,84 @@
+//! Tasks by their names: replace (or create) one, look one up, cancel one.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Request, StatusCode, Uri};
+use axum::response::Response;
+
+use super::tasks::{answer_of, created, echo_of};
+use crate::api::json::answers::{self, TaskJson};
+use crate::api::problems::problem::Problem;
+use crate::api::problems::refusal::of_refusal;
+use crate::api::request::draft::DraftReader;
+use crate::api::request::{body, idempotency, preconditions, query};
+use crate::api::shared::Shared;
+use crate::domain::{TaskName, TaskState, TopicName};
+use crate::node::messages::{Placed, Refusal};
+
+type NameInPath = Result<Path<(String, String)>, PathRejection>;
+
+/// Why a PUT takes no `Idempotency-Key`.
+const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/names.md says; the key of a POST is the name of its task";
+
+/// Topic and name of the path; a problem where no task can have them.
+fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
+    let Path((topic, name)) = path.map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
+    let topic = TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let name = TaskName::new(&name).map_err(|error| Problem::invalid("name", error.to_string()))?;
+    Ok((topic, name))
+}
+
+/// `PUT /v1/topics/{topic}/tasks/{name}`
+pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
+    query::refuse(request.uri())?;
+    let (topic, name) = name_of(path)?;
+    idempotency::refuse(request.headers(), NO_KEY)?;
+    let condition = preconditions::of(request.headers())?;
+    let reader = DraftReader::of(request.headers());
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
+    drop(bytes);
+    let echo = echo_of(&draft);
+    let replaced = shared.service.replace(draft, &condition, arrived_at);
+    let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
+    let placed = answer.map_err(|refusal| match refusal {
+        Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
+        other => of_refusal(other, origin),
+    })?;
+    match placed {
+        Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Unmet(current) => Err(Problem::unmet(current)),
+        Placed::Replaced(id) => Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::TooLate(task) => {
+            let detail =
+                "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
+            Err(Problem::too_late(detail, *task))
+        }
+    }
+}
+
+/// `GET /v1/topics/{topic}/tasks/{name}`
+pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let (topic, name) = name_of(path)?;
+    match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
+        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::name_not_found()),
+    }
+}
+
+/// `DELETE /v1/topics/{topic}/tasks/{name}`
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
+    body::refuse(&shared, request, deadline).await?;
+    let (topic, name) = name_of(path)?;
+    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name, &condition), Problem::cancel_unknown).await?;
+    answer_of(verdict, Problem::name_not_found)
+}

@@ -1,0 +1,67 @@
+//! What a node says of itself: whether it is alive, ready, and how it is doing; and its interface.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::api::json::answers;
+use crate::api::problems::pages;
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::request::query;
+use crate::api::shared::Shared;
+use crate::telemetry;
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+/// 200 as long as the process answers: no server that it needs is asked, for a restart would heal none of them.
+pub async fn livez() -> Response {
+    answers::json(StatusCode::OK, &Health { status: "alive" })
+}
+
+/// 200 once the node can claim and publish; 503 with what is missing.
+pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    let missing = shared.service.missing();
+    if missing.is_empty() {
+        return answers::json(StatusCode::OK, &Health { status: "ready" });
+    }
+    Problem::not_ready(missing).into_response()
+}
+
+/// All metrics of the process, as OpenMetrics.
+pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    match telemetry::encode(&shared.registry) {
+        Ok(text) => answers::text(StatusCode::OK, telemetry::CONTENT_TYPE, text),
+        Err(error) => Problem::new(ProblemType::Internal, format!("write the metrics down: {error}")).into_response(),
+    }
+}
+
+const MARKDOWN: &str = "text/markdown; charset=utf-8";
+
+/// `GET /openapi.json`
+pub async fn document(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    Ok(answers::text(StatusCode::OK, "application/json", shared.document.clone()))
+}
+
+/// `GET /problems`
+pub async fn problems(uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    Ok(answers::text(StatusCode::OK, MARKDOWN, pages::all()))
+}
+
+/// `GET /problems/{slug}`
+pub async fn problem(path: Result<Path<String>, PathRejection>, uri: Uri) -> Result<Response, Problem> {
+    query::refuse(&uri)?;
+    let page = path.ok().and_then(|Path(slug)| pages::of(&slug));
+    let page = page
+        .ok_or_else(|| Problem::new(ProblemType::NotFound, "there is no such type of problem; GET /problems has all of them"))?;
+    Ok(answers::text(StatusCode::OK, MARKDOWN, page))
+}

@@ -1,0 +1,276 @@
+//! Tasks: submit one, submit many, look one up, cancel one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::api::json::answers::{self, Echo, TaskJson};
+use crate::api::metrics::Metrics;
+use crate::api::problems::problem::{Problem, ProblemJson};
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::problems::refusal::{Origin, of_refusal};
+use crate::api::request::draft::DraftReader;
+use crate::api::request::fields::{Array, array, members};
+use crate::api::request::share::Share;
+use crate::api::request::{body, idempotency, preconditions, query};
+use crate::api::shared::{Deadline, Shared};
+use crate::domain::{TaskId, TaskState, Timestamp};
+use crate::node::messages::{Accepted, Draft, Refusal, Verdict};
+
+/// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
+const ITEM_BYTES: usize = 512;
+/// Items of a batch that are read before other requests get their turn.
+const ITEMS_AT_ONCE: usize = 256;
+/// Bytes that an item takes in the answer to a batch, about.
+const RESULT_BYTES: usize = 200;
+
+/// Why a batch takes no `Idempotency-Key`.
+const NO_KEY_OF_BATCH: &str =
+    "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
+
+/// `POST /v1/tasks`
+pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
+    query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    let key = idempotency::key_of(request.headers())?;
+    let mut reader = DraftReader::of(request.headers());
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
+    drop(bytes);
+    let draft = idempotency::name(draft, key)?;
+    let echo = echo_of(&draft);
+    let mut answers = ask_to_store(&shared, vec![draft], arrived_at, deadline).await?.into_iter();
+    let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
+    let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
+    if accepted.is_new {
+        return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
+    }
+    // All of the first task, when it can be had: the state that the submit has seen is enough when it cannot.
+    match deadline.hold(shared.service.look_up(accepted.id)).await {
+        Ok(Ok(Some(view))) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        _ => Ok(answers::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
+    }
+}
+
+pub fn echo_of(draft: &Draft) -> Echo {
+    Echo { topic: draft.record.topic.clone(), name: draft.name.clone(), key: draft.record.key.clone() }
+}
+
+async fn ask_to_store(
+    shared: &Shared,
+    drafts: Vec<Draft>,
+    arrived_at: Option<Timestamp>,
+    deadline: Deadline,
+) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
+    shared.in_time(deadline.hold(shared.service.submit(drafts, arrived_at)).await, Problem::submit_unknown)
+}
+
+/// A new task, and where it is found.
+pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
+    let mut response = answers::task(StatusCode::CREATED, task);
+    let mut location = String::with_capacity(48);
+    location.push_str("/v1/tasks/");
+    location.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
+
+/// What became of one task of a batch.
+#[derive(Serialize)]
+struct ItemJson<'a> {
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<ProblemJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct BatchJson<'a> {
+    results: Vec<ItemJson<'a>>,
+}
+
+/// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused only where its items cannot be told apart.
+pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
+    query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
+    let reader = DraftReader::of(request.headers());
+    let (bytes, mut share) = body::read(&shared, request, deadline).await?;
+    let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
+    drop(bytes);
+    let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, arrived_at, deadline).await? };
+    let done = settle(items, answers);
+    count(&shared.metrics, &done);
+    let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
+    let capacity = results.len().saturating_mul(RESULT_BYTES);
+    Ok(answers::json_of(StatusCode::OK, &BatchJson { results }, capacity))
+}
+
+/// A task of a batch as it was read.
+type ReadItem = Result<(Echo, Origin), Problem>;
+
+/// The items of a batch in order, and the drafts of those that can be asked for.
+async fn read_batch(
+    shared: &Shared,
+    share: &mut Share<'_>,
+    mut reader: DraftReader,
+    text: &str,
+) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
+    let [tasks] = members(text, &["tasks"])?;
+    let Some(tasks) = tasks else {
+        return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required").at("tasks"));
+    };
+    let tasks = array(tasks, "tasks")?;
+    let tasks_max = shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
+    if tasks.count > tasks_max {
+        shared.metrics.rejected("batch_tasks");
+        let detail = format!("a batch has at most {tasks_max} tasks, this one has {}; send several", tasks.count);
+        return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
+    }
+    share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
+    let mut items = Vec::with_capacity(tasks.items.len());
+    let mut drafts = Vec::with_capacity(tasks.items.len());
+    for (index, task) in tasks.items.iter().enumerate() {
+        if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        let item = reader.read(task.get()).map_err(|problem| problem.within(&item_path(index)));
+        items.push(item.map(|(draft, origin)| {
+            let echo = echo_of(&draft);
+            drafts.push(draft);
+            (echo, origin)
+        }));
+    }
+    Ok((items, drafts))
+}
+
+fn item_path(index: usize) -> String {
+    format!("tasks[{index}]")
+}
+
+/// A task of a batch as it was answered.
+type DoneItem = Result<(Echo, Accepted), Problem>;
+
+/// Gives each item that was asked for its answer, in order.
+fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<DoneItem> {
+    let mut answers = answers.into_iter();
+    let mut done = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        done.push(item.and_then(|(echo, origin)| {
+            let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
+            let accepted = answer.map_err(|refusal| {
+                let problem = of_refusal(refusal, origin);
+                if problem.has_field() { problem.within(&item_path(index)) } else { problem }
+            })?;
+            Ok((echo, accepted))
+        }));
+    }
+    done
+}
+
+fn status_of(item: &DoneItem) -> StatusCode {
+    match item {
+        Ok((_, accepted)) if accepted.is_new => StatusCode::CREATED,
+        Ok(_known) => StatusCode::OK,
+        Err(problem) => problem.kind().status(),
+    }
+}
+
+/// The batch as a whole is answered 200, whatever became of its tasks: so these are counted by themselves, and each bound that turned some away once.
+fn count(metrics: &Metrics, done: &[DoneItem]) {
+    let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
+    let mut bounds: BTreeSet<&'static str> = BTreeSet::new();
+    for item in done {
+        *counts.entry(status_of(item)).or_default() += 1;
+        bounds.extend(item.as_ref().err().and_then(Problem::bound));
+    }
+    for (status, count) in counts {
+        metrics.batch_tasks(status, count);
+    }
+    for bound in bounds {
+        metrics.rejected(bound);
+    }
+}
+
+fn item_json(item: &DoneItem) -> ItemJson<'_> {
+    let status = status_of(item).as_u16();
+    match item {
+        Ok((echo, accepted)) if accepted.is_new => {
+            ItemJson { status, task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)), problem: None }
+        }
+        Ok((echo, accepted)) => {
+            ItemJson { status, task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)), problem: None }
+        }
+        Err(problem) => ItemJson { status, task: None, problem: Some(problem.json()) },
+    }
+}
+
+pub type IdInPath = Result<Path<String>, PathRejection>;
+
+pub fn id_of(path: IdInPath) -> Option<TaskId> {
+    path.ok().and_then(|Path(text)| text.parse().ok())
+}
+
+/// `GET /v1/tasks/{id}`
+pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(&uri)?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    match shared.ask(deadline, shared.service.look_up(id), Problem::unavailable).await? {
+        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        None => Err(Problem::task_not_found(true)),
+    }
+}
+
+/// `DELETE /v1/tasks/{id}`
+pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
+    body::refuse(&shared, request, deadline).await?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false).with_verdict_not_found()) };
+    preconditions::check(&condition, id)?;
+    let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
+    answer_of(verdict, || Problem::task_not_found(true))
+}
+
+/// A cancel that took effect, now or before.
+#[derive(Serialize)]
+struct CancelledJson<'a> {
+    verdict: &'static str,
+    task: TaskJson<'a>,
+}
+
+/// The answer to a cancel; `not_found` says what was not.
+pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
+    match verdict {
+        Verdict::Cancelled(task) => {
+            let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
+            Ok(answers::json(StatusCode::OK, &answer))
+        }
+        Verdict::Replaced(task) => Err(Problem::replaced(task)),
+        Verdict::Unmet(current) => Err(Problem::unmet(Some(current))),
+        Verdict::TooLate(task) => Err(Problem::too_late(too_late_for(task.state), task)),
+        Verdict::NotFound => Err(not_found().with_verdict_not_found()),
+    }
+}
+
+const fn too_late_for(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Scheduled => "the task waits for another attempt, and an earlier one may be in its topic already",
+        TaskState::Claimed => "the task is on its way",
+        TaskState::Dead => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
+        TaskState::Published | TaskState::Cancelled => "the task was published: its receipt says where",
+    }
+}

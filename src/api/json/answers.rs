@@ -1,0 +1,345 @@
+//! Answers as bytes, and a task as it is answered.
+
+use std::fmt;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::times::Rfc3339;
+use crate::domain::task::headers;
+use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
+
+/// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells which.
+#[derive(Debug)]
+enum Bytes<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+    Binary(&'a [u8]),
+}
+
+/// A task in JSON. `payload` is given when the bytes are JSON, else `payload_text` when they are UTF-8, else `payload_base64`: whatever was submitted, a
+/// task with what is answered is published with the same bytes.
+#[derive(Debug)]
+pub struct TaskJson<'a> {
+    id: TaskId,
+    topic: &'a str,
+    name: Option<&'a str>,
+    key: Option<Bytes<'a>>,
+    state: TaskState,
+    replaced_by: Option<TaskId>,
+    /// Unknown of the first task of a known name, when only its id and its state are.
+    attempt: Option<i16>,
+    receipt: Option<Receipt>,
+    headers: Option<&'a [u8]>,
+    payload: Option<Bytes<'a>>,
+    is_tombstone: bool,
+    reason: Option<&'a str>,
+    died_at: Option<Timestamp>,
+}
+
+/// What of a submitted task its answer shows.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    pub topic: crate::domain::TopicName,
+    pub name: Option<TaskName>,
+    pub key: Option<Box<[u8]>>,
+}
+
+impl<'a> TaskJson<'a> {
+    pub const fn id(&self) -> TaskId {
+        self.id
+    }
+
+    /// A task that was just stored.
+    pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
+        Self { key: echo.key.as_deref().map(text_or_binary), attempt: Some(1), ..Self::of_known(id, state, echo) }
+    }
+
+    /// The first task of a known name, of which only this is at hand.
+    pub fn of_known(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
+        Self {
+            id,
+            topic: echo.topic.as_str(),
+            name: echo.name.as_ref().map(TaskName::as_str),
+            key: None,
+            state,
+            replaced_by: None,
+            attempt: None,
+            receipt: None,
+            headers: None,
+            payload: None,
+            is_tombstone: false,
+            reason: None,
+            died_at: None,
+        }
+    }
+
+    /// All that is known of a task.
+    pub fn of_view(view: &'a TaskView) -> Self {
+        let kept = view.kept.as_ref();
+        Self {
+            id: view.id,
+            topic: view.topic.as_str(),
+            name: view.name.as_deref(),
+            key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
+            state: view.state,
+            replaced_by: view.replaced_by,
+            attempt: Some(view.attempt),
+            receipt: view.receipt,
+            headers: kept.map(|kept| kept.headers.as_slice()).filter(|headers| !headers.is_empty()),
+            payload: kept.and_then(|kept| kept.payload.as_deref()).map(json_or_other),
+            is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
+            reason: view.reason.as_deref(),
+            died_at: view.died_at,
+        }
+    }
+
+    /// A task as a list shows it: what it carries may be large, and a look-up shows it.
+    pub fn of_listed(view: &'a TaskView) -> Self {
+        Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view) }
+    }
+}
+
+fn text_or_binary(bytes: &[u8]) -> Bytes<'_> {
+    std::str::from_utf8(bytes).map_or(Bytes::Binary(bytes), Bytes::Text)
+}
+
+fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Bytes::Binary(bytes) };
+    // White space around it would be lost.
+    let json = serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
+    json.map_or(Bytes::Text(text), Bytes::Json)
+}
+
+impl Serialize for TaskJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &Shown(self.id))?;
+        map.serialize_entry("topic", self.topic)?;
+        if let Some(name) = self.name {
+            map.serialize_entry("name", name)?;
+        }
+        if let Some(key) = &self.key {
+            entry(&mut map, key, ["key", "key", "key_base64"])?;
+        }
+        map.serialize_entry("due_at", &Rfc3339(self.id.due_at()))?;
+        map.serialize_entry("state", self.state.as_str())?;
+        if let Some(id) = self.replaced_by {
+            map.serialize_entry("replaced_by", &Shown(id))?;
+        }
+        if let Some(attempt) = self.attempt {
+            map.serialize_entry("attempt", &attempt)?;
+        }
+        if let Some(receipt) = self.receipt {
+            map.serialize_entry("receipt", &ReceiptJson::of(receipt, self.id.due_at()))?;
+        }
+        if let Some(headers) = self.headers {
+            map.serialize_entry("headers", &HeadersJson(headers))?;
+        }
+        if let Some(payload) = &self.payload {
+            entry(&mut map, payload, ["payload", "payload_text", "payload_base64"])?;
+        }
+        if self.is_tombstone {
+            map.serialize_entry("tombstone", &true)?;
+        }
+        if let Some(reason) = self.reason {
+            map.serialize_entry("reason", reason)?;
+        }
+        if let Some(died_at) = self.died_at {
+            map.serialize_entry("died_at", &Rfc3339(died_at))?;
+        }
+        map.end()
+    }
+}
+
+fn entry<M: SerializeMap>(map: &mut M, bytes: &Bytes<'_>, [json, text, binary]: [&'static str; 3]) -> Result<(), M::Error> {
+    match bytes {
+        Bytes::Json(value) => map.serialize_entry(json, value),
+        Bytes::Text(value) => map.serialize_entry(text, value),
+        Bytes::Binary(value) => map.serialize_entry(binary, &Shown(Base64Display::new(value, &STANDARD))),
+    }
+}
+
+/// Written as what its `Display` shows, without a string in between.
+#[derive(Debug)]
+pub struct Shown<T>(pub T);
+
+impl<T: fmt::Display> Serialize for Shown<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[derive(Serialize)]
+struct ReceiptJson {
+    partition: i32,
+    offset: i64,
+    published_at: Rfc3339,
+    /// Negative when the broker's clock is behind Postgres's.
+    lateness_ms: i64,
+}
+
+impl ReceiptJson {
+    fn of(receipt: Receipt, due_at: Timestamp) -> Self {
+        let lateness_ms = receipt.published_at.as_millis().saturating_sub(due_at.as_millis());
+        Self { partition: receipt.partition, offset: receipt.offset, published_at: Rfc3339(receipt.published_at), lateness_ms }
+    }
+}
+
+/// Headers as they are kept, written so that reading them gives the same.
+struct HeadersJson<'a>(&'a [u8]);
+
+impl Serialize for HeadersJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all: Vec<(&str, Option<&[u8]>)> = headers::decode(self.0).collect();
+        let mut map = serializer.serialize_map(None)?;
+        for (index, (name, value)) in all.iter().enumerate() {
+            if all[..index].iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            let more = all[index + 1..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value);
+            let values: Vec<ValueJson<'_>> = std::iter::once(*value).chain(more).map(ValueJson).collect();
+            match values.as_slice() {
+                [one] => map.serialize_entry(name, one)?,
+                several => map.serialize_entry(name, several)?,
+            }
+        }
+        map.end()
+    }
+}
+
+struct ValueJson<'a>(Option<&'a [u8]>);
+
+impl Serialize for ValueJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(bytes) = self.0 else { return serializer.serialize_none() };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_not_utf_8) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("base64", &Shown(Base64Display::new(bytes, &STANDARD)))?;
+                map.end()
+            }
+        }
+    }
+}
+
+/// Bytes to begin an answer with: most are one task.
+const CAPACITY: usize = 512;
+
+/// An answer of JSON.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    json_of(status, value, CAPACITY)
+}
+
+/// A task, with its tag.
+pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
+    let mut response = json(status, task);
+    if let Some(tag) = tag_of(task.id()) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// The tag of a task: its id in quotes.
+fn tag_of(id: TaskId) -> Option<HeaderValue> {
+    let mut tag = String::with_capacity(38);
+    tag.push('"');
+    tag.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
+    tag.push('"');
+    // There is nothing in it that a header could not have.
+    HeaderValue::try_from(tag).ok()
+}
+
+/// An answer of JSON that is about `capacity` bytes long.
+pub fn json_of(status: StatusCode, value: &impl Serialize, capacity: usize) -> Response {
+    let mut bytes = Vec::with_capacity(capacity);
+    if let Err(error) = serde_json::to_writer(&mut bytes, value) {
+        // None of our types has a map with keys that are no strings, which is all that JSON can refuse.
+        tracing::error!(%error, "put an answer into JSON");
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    text(status, "application/json", bytes)
+}
+
+pub fn text(status: StatusCode, content_type: &'static str, bytes: impl Into<Body>) -> Response {
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::api::request::given_headers;
+    use crate::domain::{Headers, Kept, Shard, TopicName};
+
+    fn view(payload: Option<&[u8]>) -> TaskView {
+        let headers = Headers::new([("h", b"1".as_slice())]).unwrap().as_bytes().to_vec();
+        TaskView {
+            id: TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), 7),
+            topic: TopicName::new("orders").unwrap(),
+            name: Some("order-17".to_owned()),
+            state: TaskState::Published,
+            replaced_by: None,
+            attempt: 1,
+            receipt: Some(Receipt { partition: 2, offset: 9, published_at: Timestamp::from_millis(1_896_082_200_003) }),
+            kept: Some(Kept { key: Some(vec![0xff]), payload: payload.map(<[u8]>::to_vec), headers }),
+            reason: None,
+            died_at: None,
+        }
+    }
+
+    fn json(payload: Option<&[u8]>) -> String {
+        serde_json::to_string(&TaskJson::of_view(&view(payload))).unwrap()
+    }
+
+    #[test]
+    fn a_task_is_answered_in_full() {
+        let wanted = concat!(
+            r#"{"id":"01b9774e-55c0-8003-8000-000000000007","topic":"orders","name":"order-17","key_base64":"/w==","#,
+            r#""due_at":"2030-01-31T09:30:00.000Z","state":"published","attempt":1,"#,
+            r#""receipt":{"partition":2,"offset":9,"published_at":"2030-01-31T09:30:00.003Z","lateness_ms":3},"#,
+            r#""headers":{"h":"1"},"payload":{"a": 1.0}}"#
+        );
+        assert_eq!(json(Some(br#"{"a": 1.0}"#)), wanted);
+    }
+
+    #[test]
+    fn payloads_are_answered_so_that_submitting_them_again_gives_the_same_bytes() {
+        for (payload, member) in [
+            (b"null".as_slice(), r#""payload":null"#),
+            (b"1 ", r#""payload_text":"1 ""#),
+            (b"", r#""payload_text":"""#),
+            (b"{", r#""payload_text":"{""#),
+            (b"\xff", r#""payload_base64":"/w==""#),
+        ] {
+            assert!(json(Some(payload)).ends_with(&format!("{member}}}")), "{payload:?}");
+        }
+        assert!(json(None).ends_with(r#""tombstone":true}"#));
+    }
+
+    fn value() -> impl Strategy<Value = Option<Vec<u8>>> {
+        proptest::option::of(prop_oneof![any::<Vec<u8>>(), any::<String>().prop_map(String::into_bytes)])
+    }
+
+    proptest! {
+        /// Of one name all values stand together.
+        #[test]
+        fn what_is_written_is_read_back(names in proptest::collection::hash_map("[a-z]{1,5}", proptest::collection::vec(value(), 1..4), 0..6)) {
+            let given = names.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_deref())));
+            let headers = Headers::new(given).unwrap();
+            let json = serde_json::to_string(&HeadersJson(headers.as_bytes())).unwrap();
+            prop_assert_eq!(given_headers::read(Some(serde_json::from_str(&json).unwrap()), None).unwrap(), headers);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The interface written down beside its routes: operations, schemas, the OpenAPI document.
+
+pub mod document;
+pub mod operation;
+pub mod operations;
+pub mod route;
+pub mod schemas;

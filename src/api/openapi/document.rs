@@ -1,0 +1,235 @@
+//! The OpenAPI document: the operations of the routes, the schemas, and what holds for all of them.
+
+use axum::http::Method;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Value, json};
+
+use super::operation::{Answer, Content, Location, Operation, Parameter, RequestBody, Tag};
+use super::schemas;
+use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
+
+/// The operations of a path.
+pub type PathOperations<'a> = (&'static str, &'a [(Method, &'static Operation)]);
+
+/// The document for people and programs: indented, with a line feed at its end.
+pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
+    let document = Members(vec![
+        ("openapi".to_owned(), Part::Value(json!("3.1.0"))),
+        ("info".to_owned(), Part::Value(info())),
+        ("servers".to_owned(), Part::Value(json!([{ "url": "/", "description": "The node that serves this document." }]))),
+        (
+            "tags".to_owned(),
+            Part::Value(Tag::ALL.iter().map(|tag| json!({ "name": tag.name(), "description": tag.description() })).collect()),
+        ),
+        (
+            "paths".to_owned(),
+            Part::Members(paths.iter().map(|(path, operations)| ((*path).to_owned(), path_item(operations))).collect()),
+        ),
+        (
+            "components".to_owned(),
+            Part::Members(Members(vec![
+                ("schemas".to_owned(), schemas_of_all()),
+                ("headers".to_owned(), Part::Value(headers())),
+            ])),
+        ),
+    ]);
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// A JSON object whose members keep their order, as far as order helps a reader.
+struct Members(Vec<(String, Part)>);
+
+enum Part {
+    Value(Value),
+    Members(Members),
+}
+
+impl FromIterator<(String, Part)> for Members {
+    fn from_iter<T: IntoIterator<Item = (String, Part)>>(members: T) -> Self {
+        Self(members.into_iter().collect())
+    }
+}
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, part) in &self.0 {
+            match part {
+                Part::Value(value) => map.serialize_entry(name, value)?,
+                Part::Members(members) => map.serialize_entry(name, members)?,
+            }
+        }
+        map.end()
+    }
+}
+
+fn info() -> Value {
+    json!({
+        "title": "Punctual",
+        "version": env!("CARGO_PKG_VERSION"),
+        "summary": "Publishes records to Kafka at their due time.",
+        "description": include_str!("preface.md"),
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    })
+}
+
+fn header(component: &str) -> Value {
+    json!({ "$ref": format!("#/components/headers/{component}") })
+}
+
+fn headers() -> Value {
+    let text = json!({ "type": "string" });
+    json!({
+        "Link": { "description": "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.", "required": true, "schema": text },
+        "ETag": {
+            "description": "The `id` of the task in quotes, for `If-Match` and `If-None-Match` of a change. It stays the same whatever the task comes to: no cache can go by it.",
+            "required": true,
+            "schema": schemas::reference("EntityTag"),
+        },
+        "Accept-Encoding": { "description": "What a body may be compressed with; of `unsupported-encoding`.", "schema": text },
+        "Retry-After": {
+            "description": "Seconds after which it is worth to ask again.",
+            "required": true,
+            "schema": { "type": "integer", "minimum": 1 },
+        },
+    })
+}
+
+fn schemas_of_all() -> Part {
+    Part::Members(schemas::all().into_iter().map(|(name, schema)| (name.to_owned(), Part::Value(schema))).collect())
+}
+
+fn path_item(operations: &[(Method, &'static Operation)]) -> Part {
+    let member = |(method, operation): &(Method, &'static Operation)| {
+        (method.as_str().to_ascii_lowercase(), operation_of(method, operation))
+    };
+    Part::Members(operations.iter().map(member).collect())
+}
+
+fn operation_of(method: &Method, operation: &Operation) -> Part {
+    let mut members = vec![
+        ("operationId".to_owned(), Part::Value(json!(operation.id))),
+        ("tags".to_owned(), Part::Value(json!([operation.tag.name()]))),
+        ("summary".to_owned(), Part::Value(json!(operation.summary))),
+        ("description".to_owned(), Part::Value(json!(operation.description))),
+    ];
+    if !operation.parameters.is_empty() {
+        members.push(("parameters".to_owned(), Part::Value(operation.parameters.iter().map(parameter).collect())));
+    }
+    if let Some(body) = &operation.body {
+        members.push(("requestBody".to_owned(), Part::Value(request_body(body))));
+    }
+    members.push(("responses".to_owned(), Part::Members(responses(operation))));
+    let sample = json!([{ "lang": "Shell", "label": "curl", "source": sample(method, operation) }]);
+    members.push(("x-codeSamples".to_owned(), Part::Value(sample)));
+    Part::Members(Members(members))
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    let (place, is_required) = match parameter.location {
+        Location::Path => ("path", true),
+        Location::Query => ("query", false),
+        Location::Header => ("header", false),
+    };
+    json!({
+        "name": parameter.name,
+        "in": place,
+        "required": is_required,
+        "description": parameter.description,
+        "schema": schemas::reference(parameter.schema),
+    })
+}
+
+fn request_body(body: &RequestBody) -> Value {
+    let examples: Value = body
+        .examples
+        .iter()
+        .map(|example| (example.name.to_owned(), json!({ "summary": example.summary, "value": value_of(example.json) })))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    json!({
+        "required": true,
+        "content": { "application/json": { "schema": schemas::reference(body.schema), "examples": examples } },
+    })
+}
+
+/// An example as a value; a test sees to it that all of them are JSON.
+fn value_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// Answers by their status, those that are no problems first.
+fn responses(operation: &Operation) -> Members {
+    let mut responses: Vec<(String, Part)> = Vec::new();
+    for answer in operation.answers {
+        responses.push((answer.status.as_str().to_owned(), Part::Value(response(answer))));
+    }
+    let problems = operation.all_problems();
+    for same_status in problems.chunk_by(|one, other| one.status() == other.status()) {
+        if let Some(first) = same_status.first() {
+            responses.push((first.status().as_str().to_owned(), Part::Value(problem_response(same_status))));
+        }
+    }
+    Members(responses)
+}
+
+fn response(answer: &Answer) -> Value {
+    let content = match answer.content {
+        Content::Json(schema) => json!({ "application/json": { "schema": schemas::reference(schema) } }),
+        Content::Text(media_type) => json!({ media_type: { "schema": { "type": "string" } } }),
+    };
+    let mut response = json!({ "description": answer.description, "content": content });
+    if matches!(answer.content, Content::Json("Task")) {
+        response["headers"] = json!({ "ETag": header("ETag") });
+    }
+    if answer.has_location {
+        response["headers"]["Location"] =
+            json!({ "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } });
+        let by_id = |operation: &str, description: &str| json!({ "operationId": operation, "parameters": { "id": "$response.body#/id" }, "description": description });
+        response["links"] = json!({
+            "task": by_id("getTask", "The `id` of the new task looks it up."),
+            "cancel": by_id("cancelTask", "The `id` of the new task cancels it."),
+        });
+    }
+    response
+}
+
+fn problem_response(problems: &[ProblemType]) -> Value {
+    let lines: Vec<String> = problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
+    let types: Vec<String> = problems.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
+    let schema = json!({ "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }] });
+    let mut headers = json!({ "Link": header("Link") });
+    if problems.contains(&ProblemType::UnsupportedEncoding) {
+        headers["Accept-Encoding"] = header("Accept-Encoding");
+    }
+    if problems.iter().all(|kind| kind.retry_after().is_some()) {
+        headers["Retry-After"] = header("Retry-After");
+    }
+    json!({
+        "description": lines.join("\n"),
+        "headers": headers,
+        "content": { "application/problem+json": { "schema": schema } },
+    })
+}
+
+/// Lines for a shell.
+fn sample(method: &Method, operation: &Operation) -> String {
+    let mut lines = String::new();
+    if !operation.sample.before.is_empty() {
+        lines.push_str(operation.sample.before);
+        lines.push('\n');
+    }
+    lines.push_str("curl --silent --show-error --fail-with-body ");
+    let body = operation.body.as_ref().and_then(|body| body.examples.first());
+    let method_by_default = if body.is_some() { Method::POST } else { Method::GET };
+    if *method != method_by_default {
+        lines.push_str(&format!("--request {method} "));
+    }
+    lines.push_str(&format!("\"http://127.0.0.1:7070{}\"", operation.sample.path));
+    if let Some(example) = body {
+        lines.push_str(&format!(" \\\n  --header 'content-type: application/json' --data '{}'", example.json));
+    }
+    lines
+}

@@ -1,0 +1,213 @@
+//! What an operation of the API takes and answers, written down beside its handler. The router takes both together (see [`super::route`]), so that there is
+//! no handler without it; what is answered and not written down here fails in debug builds, which are those of the tests.
+
+use axum::http::StatusCode;
+
+use crate::api::problems::problem_type::ProblemType;
+
+/// One method of one path.
+#[derive(Debug)]
+pub struct Operation {
+    /// Unique; what generated clients call it.
+    pub id: &'static str,
+    pub tag: Tag,
+    pub summary: &'static str,
+    pub description: &'static str,
+    pub parameters: &'static [Parameter],
+    pub body: Option<RequestBody>,
+    pub answers: &'static [Answer],
+    /// Problems besides those that come with where the operation stands, see [`Operation::all_problems`].
+    pub problems: &'static [ProblemType],
+    pub sample: Sample,
+}
+
+/// What an operation is about; also who may ask for it in a node that is busy or drains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tag {
+    Tasks,
+    Names,
+    Dead,
+    /// Of the cluster and of the interface itself.
+    Cluster,
+    /// Probes: they have places of their own.
+    Node,
+}
+
+/// A parameter of the path, of the query, or a header.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub location: Location,
+    pub description: &'static str,
+    /// A component.
+    pub schema: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Location {
+    /// Always required.
+    Path,
+    /// Never required.
+    Query,
+    /// Never required.
+    Header,
+}
+
+/// A body, of JSON.
+#[derive(Debug)]
+pub struct RequestBody {
+    /// A component.
+    pub schema: &'static str,
+    pub examples: &'static [Example],
+}
+
+#[derive(Debug)]
+pub struct Example {
+    pub name: &'static str,
+    pub summary: &'static str,
+    /// JSON without a `'`, for it is shown in single quotes in a shell.
+    pub json: &'static str,
+}
+
+/// An answer that is no problem.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub description: &'static str,
+    pub content: Content,
+    /// The answer names a new task, by `id` and in the header `Location`.
+    pub has_location: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    /// JSON: a component.
+    Json(&'static str),
+    /// Another media type.
+    Text(&'static str),
+}
+
+/// Lines for a shell that work when they are pasted, on a node where the topic `demo` is there.
+#[derive(Debug)]
+pub struct Sample {
+    /// What must be there first; may set variables.
+    pub before: &'static str,
+    /// The path as the shell should read it, within double quotes.
+    pub path: &'static str,
+}
+
+impl Tag {
+    pub const ALL: [Self; 5] = [Self::Tasks, Self::Names, Self::Dead, Self::Cluster, Self::Node];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tasks => "tasks",
+            Self::Names => "names",
+            Self::Dead => "dead letters",
+            Self::Cluster => "cluster",
+            Self::Node => "node",
+        }
+    }
+
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Tasks => "Submit, look up and cancel tasks.",
+            Self::Names => {
+                "Tasks by the submitter's own id: create or replace, look up, cancel. docs/names.md has the rules in a table."
+            }
+            Self::Dead => "Tasks that were given up on: list, put back, drop.",
+            Self::Cluster => "The cluster, and this interface itself.",
+            Self::Node => {
+                "What a platform asks a node. Answered also while the node is busy, starts, or drains; each caller may have 16 in progress."
+            }
+        }
+    }
+}
+
+impl Operation {
+    /// All problems that it may be answered, in the order of their table.
+    pub fn all_problems(&self) -> Vec<ProblemType> {
+        use ProblemType as P;
+        let mut problems = self.problems.to_vec();
+        // Busy also when there is no memory left for a large answer.
+        problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
+        if self.tag != Tag::Node {
+            problems.extend([P::UnknownField, P::Draining]);
+        }
+        if self.body.is_some() {
+            problems.extend([P::MalformedJson, P::DuplicateField, P::InvalidValue]);
+            problems.extend([
+                P::RequestTimeout,
+                P::BodyTooLarge,
+                P::MalformedEncoding,
+                P::UnsupportedEncoding,
+                P::UnsupportedMediaType,
+            ]);
+        }
+        // A wrong % in the path, a header that says nothing right.
+        if self.parameters.iter().any(|parameter| parameter.location != Location::Query) {
+            problems.push(P::InvalidValue);
+        }
+        // Of a body that is not wanted: whether it says anything is looked at.
+        if self.problems.contains(&P::RequestTimeout) {
+            problems.push(P::MalformedEncoding);
+        }
+        problems.sort_unstable();
+        problems.dedup();
+        problems
+    }
+
+    /// True when it says that it may answer this.
+    pub fn tells_of(&self, status: StatusCode, problem: Option<ProblemType>) -> bool {
+        match problem {
+            Some(kind) => self.all_problems().contains(&kind),
+            None => self.answers.iter().any(|answer| answer.status == status),
+        }
+    }
+}
+
+impl Parameter {
+    pub const fn path(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+        Self { name, location: Location::Path, description, schema }
+    }
+
+    pub const fn query(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+        Self { name, location: Location::Query, description, schema }
+    }
+
+    pub const fn header(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+        Self { name, location: Location::Header, description, schema }
+    }
+}
+
+impl Answer {
+    pub const fn json(status: StatusCode, schema: &'static str, description: &'static str) -> Self {
+        Self { status, description, content: Content::Json(schema), has_location: false }
+    }
+
+    pub const fn text(media_type: &'static str, description: &'static str) -> Self {
+        Self { status: StatusCode::OK, description, content: Content::Text(media_type), has_location: false }
+    }
+
+    /// A new task.
+    pub const fn created(description: &'static str) -> Self {
+        Self { status: StatusCode::CREATED, description, content: Content::Json("Task"), has_location: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::openapi::operations;
+
+    #[test]
+    fn an_operation_tells_of_its_answers_and_of_no_others() {
+        let submit = &operations::tasks::SUBMIT;
+        assert!(submit.tells_of(StatusCode::CREATED, None));
+        assert!(!submit.tells_of(StatusCode::NO_CONTENT, None));
+        assert!(submit.tells_of(StatusCode::UNPROCESSABLE_ENTITY, Some(ProblemType::UnknownTopic)));
+        assert!(!submit.tells_of(StatusCode::CONFLICT, Some(ProblemType::TooLate)));
+        assert!(operations::node::LIVEZ.tells_of(StatusCode::INTERNAL_SERVER_ERROR, Some(ProblemType::Internal)));
+        assert!(!operations::node::LIVEZ.tells_of(StatusCode::SERVICE_UNAVAILABLE, Some(ProblemType::Draining)));
+    }
+}

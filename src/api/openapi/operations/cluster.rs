@@ -1,0 +1,54 @@
+//! The cluster, and the interface itself.
+
+use axum::http::StatusCode;
+
+use crate::api::openapi::operation::{Answer, Operation, Parameter, Sample, Tag};
+use crate::api::problems::problem_type::ProblemType as P;
+
+pub const SHOW: Operation = Operation {
+    id: "getCluster",
+    tag: Tag::Cluster,
+    summary: "The cluster",
+    description: "The nodes, their shards and heartbeats, and the backlog, as the node that answers sees them.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Cluster", "The cluster.")],
+    problems: &[P::Unavailable],
+    sample: Sample { before: "", path: "/v1/cluster" },
+};
+
+pub const INTERFACE: Operation = Operation {
+    id: "getInterface",
+    tag: Tag::Cluster,
+    summary: "This document",
+    description: "The interface of this node, as OpenAPI 3.1. The same as docs/openapi.json of its version.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Interface", "The document.")],
+    problems: &[],
+    sample: Sample { before: "", path: "/openapi.json" },
+};
+
+pub const PROBLEMS: Operation = Operation {
+    id: "getProblems",
+    tag: Tag::Cluster,
+    summary: "All types of problems",
+    description: "What each `type` means, and what to do then. The same as docs/problems.md of this version.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::text("text/markdown", "The page.")],
+    problems: &[],
+    sample: Sample { before: "", path: "/problems" },
+};
+
+pub const PROBLEM: Operation = Operation {
+    id: "getProblem",
+    tag: Tag::Cluster,
+    summary: "One type of problem",
+    description: "Where the header `Link` (rel=\"help\") of a problem leads.",
+    parameters: &[Parameter::path("slug", "What stands after `urn:punctual:problem:` in the `type`.", "ProblemSlug")],
+    body: None,
+    answers: &[Answer::text("text/markdown", "What it means, and what to do then.")],
+    problems: &[P::NotFound],
+    sample: Sample { before: "", path: "/problems/too-late" },
+};

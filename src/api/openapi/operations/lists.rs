@@ -1,0 +1,33 @@
+//! Lists of tasks, and how many there are.
+
+use axum::http::StatusCode;
+
+use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC};
+use crate::api::openapi::operation::{Answer, Operation, Sample, Tag};
+use crate::api::problems::problem_type::ProblemType as P;
+
+pub const TASKS: Operation = Operation {
+    id: "listTasks",
+    tag: Tag::Tasks,
+    summary: "List pending tasks",
+    description: "What waits, in the order of its due time. A page may be short, or empty, and still have a cursor: it is bounded in the work that it does, \
+                  not in what it finds. Repeat the request with the cursor, and the same filters, until the cursor is null. A task that is there throughout is \
+                  listed exactly once, whatever is submitted meanwhile. Headers and payload are not listed.",
+    parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Page", "A page.")],
+    problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
+    sample: Sample { before: "", path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10" },
+};
+
+pub const COUNTS: Operation = Operation {
+    id: "countTasks",
+    tag: Tag::Tasks,
+    summary: "Count pending tasks",
+    description: "How many wait: in all, by topic, and by minute of the coming hour. Each figure says whether it is exact or an estimate.",
+    parameters: &[OF_TOPIC],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Counts", "The figures.")],
+    problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
+    sample: Sample { before: "", path: "/v1/tasks/counts?topic=demo" },
+};

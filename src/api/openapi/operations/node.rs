@@ -1,0 +1,43 @@
+//! What a platform asks a node.
+
+use axum::http::StatusCode;
+
+use crate::api::openapi::operation::{Answer, Operation, Sample, Tag};
+use crate::api::problems::problem_type::ProblemType as P;
+use crate::telemetry;
+
+pub const LIVEZ: Operation = Operation {
+    id: "getLiveness",
+    tag: Tag::Node,
+    summary: "Is the node alive?",
+    description: "200 as long as the process answers. No server that it needs is asked: a restart would heal none of them.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Health", "It is.")],
+    problems: &[],
+    sample: Sample { before: "", path: "/livez" },
+};
+
+pub const READYZ: Operation = Operation {
+    id: "getReadiness",
+    tag: Tag::Node,
+    summary: "Is the node ready?",
+    description: "200 once it can claim and publish; else 503, with what is missing.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::json(StatusCode::OK, "Health", "It is.")],
+    problems: &[P::NotReady],
+    sample: Sample { before: "", path: "/readyz" },
+};
+
+pub const METRICS: Operation = Operation {
+    id: "getMetrics",
+    tag: Tag::Node,
+    summary: "All metrics of the node",
+    description: "docs/operations.md says what each of them means.",
+    parameters: &[],
+    body: None,
+    answers: &[Answer::text(telemetry::CONTENT_TYPE, "OpenMetrics, as Prometheus reads it.")],
+    problems: &[],
+    sample: Sample { before: "", path: "/metrics" },
+};

@@ -1,0 +1,49 @@
+//! A path of the API with its handlers, and what each of them takes and answers.
+
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{MethodFilter, MethodRouter};
+use std::sync::Arc;
+
+use super::operation::Operation;
+use crate::api::shared::Shared;
+
+/// One path. A handler comes with its [`Operation`], or not at all.
+#[derive(Debug)]
+pub struct Route {
+    pub path: &'static str,
+    pub handlers: MethodRouter<Arc<Shared>>,
+    pub operations: Vec<(Method, &'static Operation)>,
+}
+
+impl Route {
+    pub fn at(path: &'static str) -> Self {
+        Self { path, handlers: MethodRouter::new(), operations: Vec::new() }
+    }
+
+    pub fn get<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+        self.on(Method::GET, MethodFilter::GET, handler, operation)
+    }
+
+    pub fn put<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+        self.on(Method::PUT, MethodFilter::PUT, handler, operation)
+    }
+
+    pub fn post<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+        self.on(Method::POST, MethodFilter::POST, handler, operation)
+    }
+
+    pub fn delete<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+        self.on(Method::DELETE, MethodFilter::DELETE, handler, operation)
+    }
+
+    fn on<H, T>(mut self, method: Method, filter: MethodFilter, handler: H, operation: &'static Operation) -> Self
+    where
+        H: Handler<T, Arc<Shared>>,
+        T: 'static,
+    {
+        self.handlers = self.handlers.on(filter, handler);
+        self.operations.push((method, operation));
+        self
+    }
+}

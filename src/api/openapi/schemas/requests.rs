@@ -1,0 +1,204 @@
+//! What is asked: the bodies that [`crate::api::request::draft`] and [`crate::api::handlers::tasks`] read.
+
+use serde_json::{Map, Value, json};
+
+use super::words::{described, nullable, reference};
+use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
+use crate::api::request::draft::{FIELDS, FIELDS_OF_NAMED};
+use crate::api::request::fields::Array;
+use crate::domain::task::headers::COUNT_MAX;
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    vec![
+        ("DueAt", due_at()),
+        ("Delay", delay()),
+        ("Headers", headers()),
+        ("HeaderValue", header_value()),
+        ("NewTask", new_task()),
+        ("NewNamedTask", new_named_task()),
+        ("NewBatch", new_batch()),
+        ("Range", range()),
+        ("Limit", limit()),
+        ("Cursor", cursor()),
+    ]
+}
+
+fn due_at() -> Value {
+    json!({
+        "description": "The moment before which the task is not published: RFC 3339 with an offset (`2030-01-31T09:30:00+01:00`; seconds may be left out), with the name of a zone (RFC 9557: `2030-01-31T09:30[Europe/Berlin]`), or with both if they agree; or whole milliseconds since the epoch. What is past is due at once.",
+        "oneOf": [
+            { "type": "string", "format": "date-time", "description": "From 1970 to 9999. Finer than a millisecond is rounded up." },
+            {
+                "type": "integer",
+                "minimum": 100_000_000_000_i64,
+                "maximum": 253_402_300_799_999_i64,
+                "description": "Milliseconds. Numbers before March 1973 are refused: they are seconds.",
+            },
+        ],
+        "examples": ["2030-01-31T09:30:00.250+01:00", 1_896_082_200_000_i64],
+    })
+}
+
+fn delay() -> Value {
+    json!({
+        "description": "How long from now, by the clock of the cluster: in words, as ISO 8601, or whole milliseconds. Days are 24 h; months and years are refused.",
+        "oneOf": [
+            { "type": "string", "format": "delay", "maxLength": 200, "description": "`30m`, `1h 30m`, `PT30M`." },
+            { "type": "integer", "minimum": 0, "maximum": 31_622_400_000_000_i64, "description": "Milliseconds." },
+        ],
+        "examples": ["30m", "PT30M", 1_800_000],
+    })
+}
+
+fn headers() -> Value {
+    json!({
+        "type": "object",
+        "description": "Headers of the record, in the order in which they are given; a list gives a name several times. At most 128, each value of a list counts. Names that begin with `punctual-` are Punctual's own.",
+        "maxProperties": COUNT_MAX,
+        "propertyNames": { "minLength": 1, "pattern": "^(?![pP][uU][nN][cC][tT][uU][aA][lL]-)[^\\u0000]+$" },
+        "additionalProperties": {
+            "oneOf": [reference("HeaderValue"), { "type": "array", "minItems": 1, "maxItems": COUNT_MAX, "items": reference("HeaderValue") }],
+        },
+        "examples": [{ "source": "orders", "retried": null, "tag": ["a", "b"], "trace": { "base64": "/w==" } }],
+    })
+}
+
+fn header_value() -> Value {
+    json!({
+        "description": "The value of a header: text in UTF-8, bytes in base64, or null.",
+        "oneOf": [
+            { "type": "string" },
+            { "type": "null" },
+            { "type": "object", "required": ["base64"], "properties": { "base64": reference("Base64") }, "additionalProperties": false },
+        ],
+    })
+}
+
+/// A field of a task as it is submitted.
+fn property(name: &str) -> Value {
+    match name {
+        "topic" => described("TopicName", "The Kafka topic to publish to."),
+        "name" => described(
+            "TaskName",
+            "Makes the submit repeatable: a name that is known is answered with the first task. 1 to 255 bytes of UTF-8, unique within the topic.",
+        ),
+        "due_at" => reference("DueAt"),
+        "delay" => reference("Delay"),
+        "payload" => json!({ "description": "Any JSON, `null` included. The record's value is this text, byte for byte." }),
+        "payload_text" => json!({ "type": "string", "description": "Text: the record's value in UTF-8." }),
+        "payload_base64" => described("Base64", "The record's value as bytes in base64."),
+        "tombstone" => json!({
+            "type": "boolean",
+            "description": "True, with a key and without a payload: the record's value is null, which deletes the key from a compacted topic.",
+        }),
+        "key" => {
+            json!({ "type": "string", "description": "The record's key in UTF-8. Tasks of one key go to one partition; a compacted topic takes no record without a key." })
+        }
+        "key_base64" => described("Base64", "The record's key as bytes in base64."),
+        "headers" => reference("Headers"),
+        _ => json!({}),
+    }
+}
+
+fn new_task() -> Value {
+    let description = "A task: what to publish, where, and when. One of `due_at` and `delay`; one of `payload`, `payload_text`, `payload_base64` and \
+                       `\"tombstone\": true`; at most one of `key` and `key_base64`.";
+    let mut schema = draft(description, &FIELDS);
+    schema["required"] = json!(["topic"]);
+    schema
+}
+
+fn new_named_task() -> Value {
+    draft("A task whose topic and name stand in the path. The rest is that of `NewTask`.", &FIELDS_OF_NAMED)
+}
+
+fn draft(description: &str, fields: &[&str]) -> Value {
+    let properties: Map<String, Value> = fields.iter().map(|name| ((*name).to_owned(), property(name))).collect();
+    let with_payload = |field: &str| json!({ "required": [field], "properties": { "tombstone": { "const": false } } });
+    json!({
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "additionalProperties": false,
+        "allOf": [
+            { "oneOf": [{ "required": ["due_at"] }, { "required": ["delay"] }] },
+            {
+                "oneOf": [
+                    with_payload("payload"),
+                    with_payload("payload_text"),
+                    with_payload("payload_base64"),
+                    {
+                        "required": ["tombstone"],
+                        "properties": {
+                            "tombstone": { "const": true },
+                            "payload": false,
+                            "payload_text": false,
+                            "payload_base64": false,
+                        },
+                        "anyOf": [{ "required": ["key"] }, { "required": ["key_base64"] }],
+                    },
+                ],
+            },
+            { "not": { "required": ["key", "key_base64"] } },
+        ],
+    })
+}
+
+fn new_batch() -> Value {
+    json!({
+        "type": "object",
+        "description": "Many tasks at once. Each is answered on its own: the good ones are accepted.",
+        "required": ["tasks"],
+        "properties": {
+            "tasks": {
+                "type": "array",
+                "maxItems": Array::ITEMS_MAX,
+                "items": reference("NewTask"),
+                "description": "The tasks, answered in this order.",
+            },
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn range() -> Value {
+    let description = "Tasks of a topic, by their due time. Without `due_from` from the first on, without `due_to` to the last. The topic is required, so \
+                       that a forgotten field does not empty a cluster.";
+    json!({
+        "type": "object",
+        "description": description,
+        "required": ["topic"],
+        "properties": {
+            "topic": reference("TopicName"),
+            "due_from": described("DueAt", "Due then or later. RFC 3339 with a zone, or whole milliseconds since the epoch."),
+            "due_to": described("DueAt", "Due before then. RFC 3339 with a zone, or whole milliseconds since the epoch."),
+            "dry_run": { "type": "boolean", "description": "True: count, and do nothing." },
+            "cursor": nullable("Cursor", "Where an earlier call of the same kind, for the same topic and times, has ended: it said so. Not that of a dry run, unless this is one. Null, as without it: from the beginning."),
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn limit() -> Value {
+    json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT, "description": "How many a page has at most." })
+}
+
+fn cursor() -> Value {
+    json!({ "type": "string", "format": "cursor", "description": "Where the next page begins. It is worth nothing for another list, or with other filters." })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_has_the_fields_that_are_read() {
+        for (schema, fields) in [(new_task(), FIELDS.as_slice()), (new_named_task(), FIELDS_OF_NAMED.as_slice())] {
+            let properties = schema["properties"].as_object().unwrap();
+            assert_eq!(properties.len(), fields.len());
+            for field in fields {
+                assert_ne!(properties[*field], json!({}), "{field} has no schema");
+            }
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What a caller is told when it does not get what it asked for: RFC 9457 `application/problem+json`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
+use serde::Serialize;
+
+use super::problem_type::{ProblemType, TYPE_PREFIX};
+use crate::api::json::answers::{Shown, TaskJson};
+use crate::domain::{TaskId, TaskView};
+use crate::node::messages::Missing;
+
+/// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
+pub const ENCODINGS: &str = "gzip, zstd";
+
+/// One problem, about to be answered.
+#[derive(Debug)]
+pub struct Problem {
+    kind: ProblemType,
+    detail: Cow<'static, str>,
+    field: Option<Cow<'static, str>>,
+    /// The bound that is reached, of [`ProblemType::Busy`].
+    bound: Option<&'static str>,
+    more: Option<Box<More>>,
+}
+
+/// What only few problems carry.
+#[derive(Debug, Default)]
+struct More {
+    verdict: Option<&'static str>,
+    task: Option<TaskView>,
+    current: Option<TaskId>,
+    missing: Vec<Missing>,
+}
+
+impl Problem {
+    pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, detail: detail.into(), field: None, bound: None, more: None }
+    }
+
+    /// A value that `field` cannot have; `detail` says what would be right.
+    pub fn invalid(field: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ProblemType::InvalidValue, detail).at(field)
+    }
+
+    /// Says which field it is, as a path from the top of the body.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<Cow<'static, str>>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same problem seen from outside of the object at `path`.
+    #[must_use]
+    pub fn within(mut self, path: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => Cow::Owned(format!("{path}.{field}")),
+            None => Cow::Owned(path.to_owned()),
+        });
+        self
+    }
+
+    /// No task has the id of the path.
+    pub fn task_not_found(is_id: bool) -> Self {
+        let detail = if is_id {
+            "no task has this id: it never had one, or what is known of it is no longer kept"
+        } else {
+            "this is no id of a task: ids look like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
+        };
+        Self::new(ProblemType::TaskNotFound, detail).at("id")
+    }
+
+    /// No task has the name of the path.
+    pub fn name_not_found() -> Self {
+        let detail = "no task has this name: none ever had, or the name is free again";
+        Self::new(ProblemType::TaskNotFound, detail).at("name")
+    }
+
+    /// A cancel, or a replacement, that did not take effect: the state of `task` forbids it.
+    pub fn too_late(detail: &'static str, task: TaskView) -> Self {
+        let more = More { verdict: Some("too_late"), task: Some(task), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::TooLate, detail) }
+    }
+
+    /// A cancel of a task that another one has replaced.
+    pub fn replaced(task: TaskView) -> Self {
+        let detail = "a PUT by name has put another task in the place of this one, and that one was not cancelled: cancel the task that replaced_by names";
+        let more = More { verdict: Some("replaced"), task: Some(task), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
+    }
+
+    /// A precondition that does not allow the task that the name stands for.
+    pub fn unmet(current: Option<TaskId>) -> Self {
+        let detail = match current {
+            Some(id) => {
+                format!("nothing was changed: the name stands for the task {id}, which If-Match or If-None-Match rules out")
+            }
+            None => "nothing was changed: the name stands for no task, and If-Match asks for one".to_owned(),
+        };
+        let more = More { current, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
+    }
+
+    /// A precondition that does not allow the task whose id is in the path.
+    pub fn unmet_by_id(id: TaskId) -> Self {
+        let detail = format!("nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out");
+        let more = More { current: Some(id), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
+    }
+
+    /// Adds the verdict of a cancel that found nothing.
+    #[must_use]
+    pub fn with_verdict_not_found(mut self) -> Self {
+        self.more.get_or_insert_default().verdict = Some("not_found");
+        self
+    }
+
+    /// What keeps the node from being ready.
+    pub fn not_ready(missing: Vec<Missing>) -> Self {
+        let lacks: Vec<String> = missing.iter().map(Missing::to_string).collect();
+        let more = More { missing, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
+    }
+
+    /// `set_by` says where the bound comes from.
+    pub fn too_many_requests(caller: IpAddr, requests_max: usize, set_by: &str) -> Self {
+        let detail = format!(
+            "nothing was done: of this caller, {caller}, as many requests are in progress as it may have at a time ({requests_max}: {set_by}); \
+             wait for their answers before asking more"
+        );
+        Self::new(ProblemType::TooManyRequests, detail)
+    }
+
+    pub fn too_many_connections(caller: IpAddr, connections_max: usize) -> Self {
+        let detail = format!(
+            "nothing was done: of this caller, {caller}, as many connections are open as it may have at a time \
+             ({connections_max}: --caller-connections-max); close some, or send more requests over each"
+        );
+        Self::new(ProblemType::TooManyRequests, detail)
+    }
+
+    pub fn header_too_large(bytes_max: usize) -> Self {
+        let detail = format!("nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields");
+        Self::new(ProblemType::HeaderTooLarge, detail)
+    }
+
+    pub fn unsupported_encoding() -> Self {
+        let detail = "the body may be compressed with gzip or with zstd, once, or not at all";
+        Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
+    }
+
+    /// What was asked was done, or not, and what became of it cannot be told.
+    pub fn answer_lost() -> Self {
+        let detail = "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// Counted where it is answered, so that each bound is, also those of the service.
+    pub fn busy(bound: &'static str) -> Self {
+        let detail =
+            format!("nothing was done: the bound {bound}{} is reached; ask again, or ask another node", setting_of(bound));
+        Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
+    }
+
+    pub fn draining() -> Self {
+        Self::new(ProblemType::Draining, "nothing was done: the node is about to leave; ask another node")
+    }
+
+    pub fn submit_unknown(reason: &str) -> Self {
+        let detail = format!(
+            "the task may be stored, or not: {reason}. Repeating is safe for a task with a name: the same name makes no second task. \
+             Without a name, repeating may publish it twice"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub fn replace_unknown(reason: &str) -> Self {
+        let detail = format!(
+            "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: the name never has two tasks that wait. \
+             From then on look first: a task that is on its way is answered as too late, but one that was published would be followed by another"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// Nothing was done, or nothing was to be done: it can be asked again.
+    pub fn unavailable(reason: &str) -> Self {
+        Self::new(ProblemType::Unavailable, reason.to_owned())
+    }
+
+    pub fn cancel_unknown(reason: &str) -> Self {
+        let detail = format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// No dead letter has the id of the path.
+    pub fn dead_not_found() -> Self {
+        let detail = "there is no dead letter of this id: its task is not dead, or the dead letter was redriven or dropped";
+        Self::new(ProblemType::TaskNotFound, detail).at("id")
+    }
+
+    /// A dead letter may be `done`, or not.
+    pub fn dead_unknown(done: &str, reason: &str) -> Self {
+        let detail = format!(
+            "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it took effect the answer is that there is no such dead letter"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// Some of many tasks may be `done`.
+    pub fn bulk_unknown(done: &str, reason: &str) -> Self {
+        let detail = format!(
+            "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on with those that are left, and counts them alone"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub const fn has_field(&self) -> bool {
+        self.field.is_some()
+    }
+
+    /// The bound that is reached, if that is the problem.
+    pub const fn bound(&self) -> Option<&'static str> {
+        self.bound
+    }
+
+    pub const fn kind(&self) -> ProblemType {
+        self.kind
+    }
+
+    /// Puts the problem into `response`, which has its status and perhaps headers already; `is_head`: without the body, which a HEAD has not.
+    pub fn write(&self, response: &mut Response, request_id: &str, is_head: bool) {
+        let json = ProblemJson { request_id: Some(request_id), ..self.json() };
+        let (parts, body) = crate::api::json::answers::json(self.kind.status(), &json).into_parts();
+        let headers = response.headers_mut();
+        let length = body.size_hint().exact().unwrap_or_default();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::LINK, self.kind.help());
+        if let Some(seconds) = self.kind.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == ProblemType::UnsupportedEncoding {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(ENCODINGS));
+        }
+        *response.status_mut() = parts.status;
+        if !is_head {
+            *response.body_mut() = body;
+        }
+    }
+
+    pub fn json(&self) -> ProblemJson<'_> {
+        let row = self.kind.row();
+        let more = self.more.as_deref();
+        ProblemJson {
+            kind: TypeUri(row.slug),
+            title: row.title,
+            status: row.status,
+            detail: &self.detail,
+            field: self.field.as_deref(),
+            retry_after: self.kind.retry_after(),
+            request_id: None,
+            verdict: more.and_then(|more| more.verdict),
+            replaced_by: more.and_then(|more| more.task.as_ref()).and_then(|task| task.replaced_by).map(Shown),
+            current_id: more.and_then(|more| more.current).map(Shown),
+            task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
+            missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
+        }
+    }
+}
+
+/// The flag that sets a bound, in brackets; nothing for those that are no settings.
+fn setting_of(bound: &str) -> &'static str {
+    match bound {
+        "requests_in_flight" => " (--requests-max)",
+        "connections" => " (--connections-max)",
+        "body_memory" => " (--body-memory)",
+        "submit_queue" => " (--submit-queue)",
+        "submit_queue_bytes" => " (--submit-queue-bytes)",
+        "cancel_queue" => " (--cancel-queue)",
+        _ => "",
+    }
+}
+
+/// A problem as it is answered.
+#[derive(Serialize, Debug)]
+pub struct ProblemJson<'a> {
+    #[serde(rename = "type")]
+    kind: TypeUri,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u32>,
+    /// That of the header `x-request-id`; the problem of one task of a batch has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<Shown<TaskId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_id: Option<Shown<TaskId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<MissingJson<'a>>,
+}
+
+#[derive(Debug)]
+struct TypeUri(&'static str);
+
+impl Serialize for TypeUri {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{TYPE_PREFIX}{}", self.0))
+    }
+}
+
+/// Something that is missing, as `/readyz` and `/v1/cluster` show it.
+#[derive(Serialize, Debug)]
+pub struct MissingJson<'a> {
+    what: &'static str,
+    why: &'a str,
+}
+
+impl<'a> MissingJson<'a> {
+    pub fn of(missing: &'a Missing) -> Self {
+        Self { what: missing.what.name(), why: &missing.why }
+    }
+}
+
+/// The answer's place is held by the problem, which [`Problem::write`] puts in words once the request's id is known.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.kind.status().into_response();
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}

@@ -1,0 +1,200 @@
+//! The one table of the types of problems: what each is called, its status, when it is answered, and what to do then. docs/problems.md and the pages
+//! that a node serves below `/problems` are made of it.
+//!
+//! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
+//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the
+//! problem of one task of a batch has it, too.
+
+use axum::http::{HeaderValue, StatusCode};
+
+/// What every `type` begins with. A name, the same on every node for ever, and no address, for a node cannot know where it can be reached: the header
+/// `Link` (rel="help") of each problem leads to its page.
+pub(in crate::api) const TYPE_PREFIX: &str = "urn:punctual:problem:";
+
+/// A type of problem, as it is told.
+#[derive(Debug)]
+pub struct Row {
+    /// The last part of the `type`.
+    pub slug: &'static str,
+    pub status: u16,
+    pub title: &'static str,
+    /// When it is answered.
+    pub when: &'static str,
+    /// What the caller should do.
+    pub then: &'static str,
+}
+
+macro_rules! problem_types {
+    ($($kind:ident($status:literal, $slug:literal, $title:literal) { when: $when:literal, then: $then:literal })*) => {
+        /// The types of problems: callers decide by them, so that they keep their meaning for ever.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum ProblemType { $($kind),* }
+
+        impl ProblemType {
+            /// All of them, by their status.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            pub(in crate::api) const fn row(self) -> Row {
+                match self {
+                    $(Self::$kind => Row { slug: $slug, status: $status, title: $title, when: $when, then: $then },)*
+                }
+            }
+
+            /// The header `Link` to its page.
+            pub(in crate::api) const fn help(self) -> HeaderValue {
+                match self {
+                    $(Self::$kind => HeaderValue::from_static(concat!("</problems/", $slug, ">; rel=\"help\"")),)*
+                }
+            }
+        }
+    };
+}
+
+problem_types! {
+    MalformedJson(400, "malformed-json", "The body is not JSON in UTF-8") {
+        when: "The body is empty or no JSON, or its bytes are not UTF-8. `detail` has the line and the column, if there are any.",
+        then: "Correct the body. A byte order mark and trailing commas are no JSON."
+    }
+    MalformedEncoding(400, "malformed-encoding", "The body is not what its encoding says") {
+        when: "The body is not what its `Content-Encoding` says, or ends before its end, or its chunks are not what its `Transfer-Encoding` says.",
+        then: "Correct the client. Send the body as it is to find out whether the rest is right."
+    }
+    UnknownField(400, "unknown-field", "There is no such field") {
+        when: "The body has an unknown field, the query an unknown parameter, or there is a body where none is taken; `field` names it. Nothing is ignored: what you meant would be lost in silence.",
+        then: "Correct the name. `detail` has the names that there are."
+    }
+    DuplicateField(400, "duplicate-field", "A field is given twice") {
+        when: "An object has a field twice, or the query a parameter; `field` names it.",
+        then: "Give it once."
+    }
+    MissingField(400, "missing-field", "A required field is missing") {
+        when: "A required field is missing, or all of a set of which one is required, such as `due_at` and `delay`; `field` names it.",
+        then: "Add it."
+    }
+    ConflictingFields(400, "conflicting-fields", "Only one of these fields may be given") {
+        when: "Two fields are given that say the same thing in two ways, such as `due_at` and `delay`, or that exclude each other, such as `tombstone` and a payload.",
+        then: "Give one of them. `detail` names both."
+    }
+    InvalidValue(400, "invalid-value", "A field has a value that it cannot have") {
+        when: "A field has a value of the wrong type, or one that it cannot have on any cluster: a name of a topic that Kafka would not take, a time without a zone, a delay in months. `field` names it, as a path from the top of the body (`tasks[3].headers.a`), and is missing where it is the body itself.",
+        then: "Correct the value. `detail` says what would be right."
+    }
+    NotFound(404, "not-found", "There is no such path") {
+        when: "The path is none of this API.",
+        then: "Correct the path. `GET /openapi.json` has all of them. A name in a path is percent-encoded: `a/b` is `a%2Fb`."
+    }
+    TaskNotFound(404, "task-not-found", "There is no such task") {
+        when: "No task has the id, or what was known of it is no longer kept; or the id is none; or no task has the name, or the name is free again; or there is no dead letter of this id: it was put back, or dropped. For a cancel, the member `verdict` is `not_found`.",
+        then: "Check the id, or the topic and the name. If they are right, a cancel has nothing to stop: the task is long over, or never was."
+    }
+    MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
+        when: "The path is there, the method is not for it.",
+        then: "Use one of the methods that the header `Allow` names."
+    }
+    RequestTimeout(408, "request-timeout", "The request did not arrive in time") {
+        when: "The body did not arrive before the deadline of the request (`--request-timeout`), or ended early. Nothing was done.",
+        then: "Repeat the request: it is safe."
+    }
+    TooLate(409, "too-late", "The task can no longer be stopped") {
+        when: "A cancel came when the task was published already, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic; or a PUT by name when its task is on its way, or waits so. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
+        then: "Look at the `state` of `task`: of one that is `dead` nothing is due any more, and it may be put back or dropped. Of any other take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
+    }
+    Replaced(409, "replaced", "Another task has taken the place of this one") {
+        when: "A cancel by id of a task that a PUT by name has replaced. The task itself is cancelled, but the one in its place is not: nothing was changed. The member `verdict` is `replaced`, `task` is the task that was meant, and `replaced_by` the last of those that took its place.",
+        then: "To stop what stands there now, cancel the task that `replaced_by` names, or cancel by the name. If you did not mean the new task, there is nothing left to do: the old one is never published."
+    }
+    PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
+        when: "The header `If-Match` of a PUT or a DELETE does not name the task of the path, or `If-None-Match` does; for `If-None-Match: *` it is enough that there is one. It was decided together with the change, and nothing was changed. The member `current_id` is the task that the name stands for, and is missing when it stands for none.",
+        then: "Somebody else has put another task there, or none is left. Look the name up, decide again, and repeat the request with the `ETag` of that answer."
+    }
+    BodyTooLarge(413, "body-too-large", "The body is too large") {
+        when: "The body is over the bound of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
+        then: "Send the tasks in several batches. One record that large is refused by its topic, too."
+    }
+    BatchTooLarge(413, "batch-too-large", "The batch has too many tasks") {
+        when: "A batch has more tasks than it may have (`--batch-max`). Nothing of it was done.",
+        then: "Send several."
+    }
+    UnsupportedMediaType(415, "unsupported-media-type", "The body is not of a supported type") {
+        when: "`Content-Type` is not `application/json`, names another charset than UTF-8, or is missing.",
+        then: "Send `content-type: application/json`."
+    }
+    UnsupportedEncoding(415, "unsupported-encoding", "The body is compressed in an unsupported way") {
+        when: "`Content-Encoding` is neither `gzip` nor `zstd`, or names several. `Accept-Encoding` of the answer lists what the node unpacks.",
+        then: "Use one of these, or none."
+    }
+    UnknownTopic(422, "unknown-topic", "Kafka has no such topic") {
+        when: "Kafka says that there is no such topic. Punctual never creates one.",
+        then: "Correct the name, or create the topic: Punctual knows it within seconds, without a restart."
+    }
+    RecordTooLarge(422, "record-too-large", "The record is larger than its topic takes") {
+        when: "The whole record (key, payload, headers, those of Punctual included, and what goes around them) is larger than `max.message.bytes` of its topic. Where the node compresses (`compression.type`), its size after compression counts.",
+        then: "Make it smaller, or raise the topic's limit."
+    }
+    KeyRequired(422, "key-required", "The topic takes no record without a key") {
+        when: "The task has no key, and its topic is compacted (`cleanup.policy`): Kafka refuses a record without one there.",
+        then: "Give the task a `key`, or send it to another topic."
+    }
+    TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
+        when: "The due time is further ahead than this node takes (`--delay-max`).",
+        then: "Correct the due time; a moment since the epoch that was given as `delay`, or nanoseconds that are taken for milliseconds, are the usual reasons. Else ask the operator for a longer one."
+    }
+    RefusedValue(422, "refused-value", "The database refused a value") {
+        when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
+        then: "Report it as a bug, with `detail`."
+    }
+    TooManyRequests(429, "too-many-requests", "This caller asks too much at a time") {
+        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`; 16 of `/metrics`, and 16 of `/livez` and `/readyz`), or too many connections of it are open (`--caller-connections-max`). Nothing was done.",
+        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time, over few connections that are kept. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` and `--connections-max` say."
+    }
+    HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
+        when: "The header of the request, with 32 bytes for each of its fields, is over the bound (`--header-max`). Nothing was done.",
+        then: "Send less of it: cookies and tokens of others are the usual reason."
+    }
+    Internal(500, "internal", "The node failed to answer") {
+        when: "The node met a bug. Whether anything was done is unknown.",
+        then: "Report it, with what the log of the node says. To repeat the request is as safe as after `outcome-unknown`."
+    }
+    Busy(503, "busy", "A bound of this node is reached") {
+        when: "A bound of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which bound it is in `punctual_api_rejected_total`."
+    }
+    Draining(503, "draining", "The node is about to leave") {
+        when: "The node was told to end, and takes no more requests. Nothing was done.",
+        then: "Ask another node, or this one after `Retry-After` seconds: it is safe."
+    }
+    Unavailable(503, "unavailable", "A server that is needed is away") {
+        when: "Postgres is away, or Kafka is and the topic is not known to this node, or Kafka does not let this node see the topic, or the answer took too long; `detail` says which. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds: it is safe. Where `detail` speaks of authorization that does not help: check the topic's name, and the node's right to describe it."
+    }
+    OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
+        when: "The answer of the database was lost, or took too long: what was asked for may have been done, or may be done yet.",
+        then: "Repeat it after `Retry-After` seconds. That is safe for everything but two things, after which a task may be published twice: a submit without a name; and a PUT whose task has become due meanwhile, for it schedules anew what was published. Look first there, if that matters. Else a name makes no second task; a dead letter that was put back or dropped is answered 404 then; a call for many goes on with what is left."
+    }
+    NotReady(503, "not-ready", "The node is not ready") {
+        when: "`GET /readyz` of a node that cannot claim and publish just now. The member `missing` says what is missing, and why.",
+        then: "Send requests to another node. A node heals by itself once the server that it waits for is back."
+    }
+}
+
+impl ProblemType {
+    /// The last part of the `type`.
+    pub const fn slug(self) -> &'static str {
+        self.row().slug
+    }
+
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// Seconds after which it is worth to ask again; all of 429 and 503 say one.
+    pub(in crate::api) const fn retry_after(self) -> Option<u32> {
+        match self {
+            Self::Busy | Self::TooManyRequests => Some(1),
+            Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
+            // Long enough for a load balancer to see that the node is no longer ready.
+            Self::Draining => Some(5),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What the service refuses, as problems: the only place where a refusal gets its type.
+
+use super::problem::Problem;
+use super::problem_type::ProblemType;
+use crate::domain::time::duration::spelled;
+use crate::node::messages::{Refusal, Trouble};
+
+/// Where the parts of a task came from, so that a refusal can name the field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    pub due: &'static str,
+    pub payload: &'static str,
+}
+
+/// Why the service did not store a task.
+pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
+    match refusal {
+        Refusal::UnknownTopic => Problem::new(
+            ProblemType::UnknownTopic,
+            "Kafka has no topic of this name; create it first (Punctual sees it within seconds), or correct the name",
+        )
+        .at("topic"),
+        Refusal::TooLarge { size, size_max } => Problem::new(
+            ProblemType::RecordTooLarge,
+            format!(
+                "the record takes up to {size} bytes, headers included, and compressed if the producer compresses; its topic takes {size_max} (max.message.bytes)"
+            ),
+        )
+        .at(origin.payload),
+        Refusal::NoKey => Problem::new(
+            ProblemType::KeyRequired,
+            "the topic is compacted (cleanup.policy), and Kafka takes no record without a key there; give the task a key",
+        )
+        .at("key"),
+        Refusal::TooFar { delay_max } => Problem::new(
+            ProblemType::TooFarAhead,
+            format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
+        )
+        .at(origin.due),
+        Refusal::BadValue { reason } => {
+            Problem::new(ProblemType::RefusedValue, format!("the database refused the task: {reason}"))
+        }
+        Refusal::Busy { bound } => Problem::busy(bound),
+        Refusal::Draining => Problem::draining(),
+        Refusal::Unavailable { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
+        Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
+    }
+}
+
+/// Why a call has no answer; `unknown` says what it may have done all the same.
+pub fn of_trouble(trouble: Trouble, unknown: impl FnOnce(&str) -> Problem) -> Problem {
+    match trouble {
+        Trouble::Busy { bound } => Problem::busy(bound),
+        Trouble::Unavailable { reason } => Problem::unavailable(&reason),
+        Trouble::Unknown { reason } => unknown(&reason),
+        Trouble::Draining => Problem::draining(),
+    }
+}

@@ -1,0 +1,13 @@
+//! Requests, read: bodies, fields, queries, drafts of tasks, and the headers that say which request it is.
+
+pub(super) mod body;
+pub mod draft;
+pub(super) mod fields;
+pub(super) mod given_headers;
+pub(super) mod idempotency;
+pub(super) mod preconditions;
+pub(super) mod query;
+pub(super) mod request_id;
+pub(super) mod share;
+mod trace;
+mod unpack;

@@ -1,0 +1,178 @@
+//! Headers of a task as JSON has them: an object of the names, in their order.
+//!
+//! ```text
+//! "a": "text"                  the text in UTF-8
+//! "a": {"base64": "/w=="}      these bytes
+//! "a": null                    a null value, as Kafka has it
+//! "a": ["1", null, ..]         the name several times, each with one of the above
+//! ```
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
+
+use super::fields::{members, object, values};
+use super::trace::{TRACEPARENT, TraceParent};
+use crate::api::json::values::{kind_of, shown, string_of, unlike};
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::domain::Headers;
+use crate::domain::task::headers::{COUNT_MAX, HeadersError};
+
+type Value<'a> = Option<Cow<'a, [u8]>>;
+type Given<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
+const VALUE: &str = "a string, null, or {\"base64\": \"..\"}";
+
+/// The headers of a task, and the trace of its request if it brings none of its own.
+pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Headers, Problem> {
+    let mut headers = value.map_or(Ok(Vec::new()), given)?;
+    if let Some(trace) = trace
+        && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
+    {
+        if headers.len() == COUNT_MAX {
+            let detail = format!("a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more");
+            return Err(Problem::invalid("headers", detail));
+        }
+        headers.push((Cow::Borrowed(TRACEPARENT), Some(Cow::Borrowed(trace.as_str().as_bytes()))));
+    }
+    // One by one where it fails, to name the header: a refusal may cost more than what goes through.
+    Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(|error| {
+        let wrong = headers.iter().find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
+        let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
+        Problem::invalid(field, error.to_string())
+    })
+}
+
+fn given(value: &RawValue) -> Result<Given<'_>, Problem> {
+    let too_many = || Problem::invalid("headers", HeadersError::TooMany.to_string());
+    let given = object(value.get()).map_err(|problem| problem.at("headers"))?;
+    if given.count > COUNT_MAX {
+        return Err(too_many());
+    }
+    let mut headers: Given<'_> = Vec::with_capacity(given.pairs.len() + 1);
+    for (name, value) in given.pairs {
+        if headers.iter().any(|(known, _)| *known == name) {
+            let detail = "the header is given twice; a list of values gives it several";
+            return Err(Problem::new(ProblemType::DuplicateField, detail).at(path_of(&name)));
+        }
+        if kind_of(value.get()) == "an array" {
+            add_each(&mut headers, name, value)?;
+        } else {
+            let value = value_of(value).map_err(|problem| problem.within(&path_of(&name)))?;
+            headers.push((name, value));
+        }
+        if headers.len() > COUNT_MAX {
+            return Err(too_many());
+        }
+    }
+    Ok(headers)
+}
+
+/// Adds a header for each value of a list; one more than there may be at most.
+fn add_each<'a>(headers: &mut Given<'a>, name: Cow<'a, str>, list: &'a RawValue) -> Result<(), Problem> {
+    let list = values(list).map_err(|problem| problem.at(path_of(&name)))?;
+    if list.count == 0 {
+        return Err(Problem::invalid(path_of(&name), "the list is empty; leave out a header that is not meant"));
+    }
+    for (index, value) in list.items.into_iter().enumerate() {
+        if headers.len() > COUNT_MAX {
+            break;
+        }
+        let value = value_of(value).map_err(|problem| problem.within(&format!("{}[{index}]", path_of(&name))))?;
+        headers.push((name.clone(), value));
+    }
+    Ok(())
+}
+
+fn value_of(value: &RawValue) -> Result<Value<'_>, Problem> {
+    let wrong = |detail: String| Problem::new(ProblemType::InvalidValue, detail);
+    match kind_of(value.get()) {
+        "null" => Ok(None),
+        "a string" => string_of(value).map_err(wrong).map(|text| match text {
+            Cow::Borrowed(text) => Some(Cow::Borrowed(text.as_bytes())),
+            Cow::Owned(text) => Some(Cow::Owned(text.into_bytes())),
+        }),
+        "an object" => {
+            let [Some(base64)] = members(value.get(), &["base64"])? else {
+                return Err(wrong(format!("this is an object without base64; right is {VALUE}")));
+            };
+            let text = string_of(base64).map_err(wrong)?;
+            let bytes = STANDARD.decode(text.as_bytes());
+            let bytes =
+                bytes.map_err(|error| wrong(format!("this is not base64 (RFC 4648, section 4, with padding): {error}")))?;
+            Ok(Some(Cow::Owned(bytes)))
+        }
+        _ => Err(wrong(unlike(value.get(), VALUE))),
+    }
+}
+
+/// Where a header stands in a task.
+fn path_of(name: &str) -> String {
+    let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    if is_plain { format!("headers.{}", shown(name)) } else { format!("headers[{:?}]", shown(name)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::headers;
+
+    fn parsed(json: &str) -> Result<Headers, Problem> {
+        read(Some(serde_json::from_str(json).unwrap()), None)
+    }
+
+    fn pairs(headers: &Headers) -> Vec<(String, Option<Vec<u8>>)> {
+        headers::decode(headers.as_bytes()).map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec))).collect()
+    }
+
+    #[test]
+    fn headers_keep_their_order_and_are_whatever_kafka_has() {
+        let headers =
+            parsed(r#"{"b":"1","a":"\u00e4","n":null,"x":{"base64":"/w=="},"r":["1",null,{"base64":""},"2"]}"#).unwrap();
+        let wanted: [(&str, Option<&[u8]>); 8] = [
+            ("b", Some(b"1")),
+            ("a", Some("ä".as_bytes())),
+            ("n", None),
+            ("x", Some(b"\xff")),
+            ("r", Some(b"1")),
+            ("r", None),
+            ("r", Some(b"")),
+            ("r", Some(b"2")),
+        ];
+        assert_eq!(pairs(&headers), wanted.map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec))));
+    }
+
+    #[test]
+    fn values_that_are_none_are_refused_and_named() {
+        for (json, field, reason) in [
+            (r#"{"a":1}"#, "headers.a", "a number"),
+            (r#"{"a":true}"#, "headers.a", "right is a string, null"),
+            (r#"{"a":[]}"#, "headers.a", "empty"),
+            (r#"{"a":["1",2]}"#, "headers.a[1]", "a number"),
+            (r#"{"a":[["1"]]}"#, "headers.a[0]", "an array"),
+            (r#"{"a":{}}"#, "headers.a", "without base64"),
+            (r#"{"a":{"base64":null}}"#, "headers.a", "null"),
+            (r#"{"a":{"base64":"_w=="}}"#, "headers.a", "not base64"),
+            (r#"{"a b":[{"base64":"YQ==","text":"a"}]}"#, "headers[\"a b\"][0].text", "no such field"),
+            (r#"{"punctual-x":null}"#, "headers.punctual-x", "reserved"),
+            (r#"{"Punctual-x":["1"]}"#, "headers.Punctual-x", "reserved"),
+            (r#"{"a":"1","a":"2"}"#, "headers.a", "a list"),
+            (r#"["a"]"#, "headers", "an array"),
+        ] {
+            let problem = format!("{:?}", parsed(json).unwrap_err());
+            assert!(problem.contains(&format!("field: Some({field:?})")) && problem.contains(reason), "{json}: {problem}");
+        }
+    }
+
+    #[test]
+    fn each_value_of_a_list_counts() {
+        let list = |count: usize| format!(r#"{{"a":"1","b":[{}]}}"#, vec!["null"; count].join(","));
+        assert_eq!(pairs(&parsed(&list(COUNT_MAX - 1)).unwrap()).len(), COUNT_MAX);
+        for count in [COUNT_MAX, 1_000_000] {
+            assert!(parsed(&list(count)).is_err(), "{count}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Query parameters.
+
+use axum::extract::Query;
+use axum::http::Uri;
+
+use crate::api::json::times;
+use crate::api::json::values::shown;
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::domain::{Timestamp, TopicName};
+
+/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do harm. And a path that is not percent-encoded: taken as it is,
+/// two spellings would mean one name.
+pub fn refuse(uri: &Uri) -> Result<(), Problem> {
+    if !is_percent_encoded(uri.path()) {
+        let detail = "a % in a path is followed by two hexadecimal digits: % itself is written %25";
+        return Err(Problem::new(ProblemType::InvalidValue, detail));
+    }
+    let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
+    let name: String = query.split(['=', '&']).next().unwrap_or(query).chars().take(100).collect();
+    Err(Problem::new(ProblemType::UnknownField, "this path takes no query parameters").at(name))
+}
+
+fn is_percent_encoded(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// The query parameters of a request, each there once at most.
+#[derive(Debug, Default)]
+pub struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Refuses parameters with other names than `names`, and those that are there twice.
+    pub fn read(uri: &Uri, names: &[&str]) -> Result<Self, Problem> {
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|error| Problem::new(ProblemType::InvalidValue, format!("the query cannot be read: {error}")))?;
+        for (index, (name, _)) in pairs.iter().enumerate() {
+            if !names.contains(&name.as_str()) {
+                let detail = format!("there is no such query parameter; there are {}", names.join(", "));
+                return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(name)));
+            }
+            if pairs[..index].iter().any(|(known, _)| known == name) {
+                return Err(Problem::new(ProblemType::DuplicateField, "the query parameter is given twice").at(shown(name)));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn topic(&self) -> Result<Option<TopicName>, Problem> {
+        let topic = self.get("topic").map(TopicName::new).transpose();
+        topic.map_err(|error| Problem::invalid("topic", error.to_string()))
+    }
+
+    pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+        let time = self.get(name).map(times::due_at_of_parameter).transpose();
+        time.map_err(|wrong| Problem::invalid(name, wrong))
+    }
+
+    /// A whole number from 1 to `most`.
+    pub fn count(&self, name: &'static str, default: usize, most: usize) -> Result<usize, Problem> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        let number =
+            text.parse().ok().filter(|number| (1..=most).contains(number) && text.bytes().all(|byte| byte.is_ascii_digit()));
+        number.ok_or_else(|| Problem::invalid(name, format!("{:?} is no whole number from 1 to {most}", shown(text))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<Parameters, Problem> {
+        Parameters::read(&format!("/v1/tasks?{query}").parse().unwrap(), &["topic", "due_from", "limit"])
+    }
+
+    #[test]
+    fn parameters_are_there_once_and_known() {
+        assert_eq!(read("topic=a%2Eb&limit=7").unwrap().get("topic"), Some("a.b"));
+        assert!(read("").unwrap().get("topic").is_none());
+        assert_eq!(read("dry_run=true").unwrap_err().kind(), ProblemType::UnknownField);
+        assert_eq!(read("topic=a&topic=a").unwrap_err().kind(), ProblemType::DuplicateField);
+    }
+
+    #[test]
+    fn a_time_may_have_its_plus_escaped_or_not() {
+        let time = |query: &str| read(query).unwrap().time("due_from").unwrap().unwrap();
+        let wanted = Timestamp::from_millis(1_896_082_200_000);
+        for query in [
+            "due_from=1896082200000",
+            "due_from=2030-01-31T09:30:00Z",
+            "due_from=2030-01-31T10:30:00%2B01:00",
+            "due_from=2030-01-31T10:30:00+01:00",
+            "due_from=2030-01-31+09:30:00Z",
+        ] {
+            assert_eq!(time(query), wanted, "{query}");
+        }
+        for query in ["due_from=", "due_from=soon", "due_from=2030-01-31T09:30:00", "due_from=-1", "due_from=1893456000"] {
+            assert_eq!(read(query).unwrap().time("due_from").unwrap_err().kind(), ProblemType::InvalidValue, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_a_number_within_its_bounds() {
+        let count = |query: &str| read(query).unwrap().count("limit", 100, 1000);
+        assert_eq!((count("").unwrap(), count("limit=1").unwrap(), count("limit=1000").unwrap()), (100, 1, 1000));
+        for query in ["limit=0", "limit=1001", "limit=", "limit=-1", "limit=%2B1", "limit=1.0", "limit=99999999999999999999"] {
+            assert!(count(query).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Connections and what every request passes: limits, measurement, the router.
+
+pub mod answer;
+mod connection;
+mod linger;
+mod rest;
+pub mod router;
+pub mod serve;
+mod watched;

@@ -1,0 +1,226 @@
+//! The place of a request among those in flight, and the answer that keeps it until it is written.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::rt::Executor as _;
+use hyper_util::rt::TokioExecutor;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::linger::Limits;
+use super::rest::{self, Left, Rest};
+use crate::api::line::{Line, Purpose};
+use crate::api::problems::problem::Problem;
+use crate::api::shared::Shared;
+use crate::clock;
+
+/// An answer is handed to its connection in pieces of so many bytes at most, each when the one before is on its way: so that an answer that nobody reads
+/// keeps its place, and its share of the memory, until it is given up.
+const PIECE_BYTES: usize = 64 << 10;
+/// The last byte of a longer answer is a piece of its own: over HTTP/2 it is taken when all before it is with the connection, and until then the place is kept.
+const TAIL_BYTES: usize = 1;
+/// What is no longer goes in one piece, and may wait in its connection without its place.
+const SMALL_BYTES: usize = 1 << 10;
+/// Places that each caller has for asking how the node is, and as many for its metrics. A platform has one or two of each in progress.
+const PROBES_AT_ONCE_MAX: usize = 16;
+
+/// What a request holds from its header until its answer is written, or its caller has gone.
+#[derive(Debug)]
+pub struct Place {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    /// What it is for, once it is taken.
+    admitted: Option<Purpose>,
+    memory: Option<(OwnedSemaphorePermit, u32)>,
+    /// Of a request with a body.
+    left: Option<Left>,
+}
+
+impl Place {
+    pub fn new(shared: Arc<Shared>, line: Arc<Line>, is_multiplexed: bool) -> Self {
+        line.opened(is_multiplexed);
+        shared.metrics.in_flight.inc();
+        Self { shared, line, admitted: None, memory: None, left: None }
+    }
+
+    pub fn caller(&self) -> IpAddr {
+        self.line.caller.address()
+    }
+
+    /// The request has a body, which leaves its rest there.
+    pub fn may_have_rest(&mut self, left: Left) {
+        self.left = Some(left);
+    }
+
+    /// Sees to what nobody has read of the request's body, before its answer is written; `may_read` when its caller sends it unasked. True when no other
+    /// request can follow.
+    pub async fn settle_rest(&mut self, may_read: bool) -> bool {
+        let mut rest = match self.left.take().map(|left| left.take()) {
+            None | Some(Rest::Nothing) => return false,
+            Some(Rest::Unread(rest)) if may_read => rest,
+            Some(Rest::Broken | Rest::Unread(_)) => return self.leaves_rest(),
+        };
+        if rest::is_read(&mut rest).await {
+            return false;
+        }
+        if self.line.is_multiplexed() {
+            self.read_on(rest);
+        }
+        self.leaves_rest()
+    }
+
+    /// True over HTTP/1.
+    fn leaves_rest(&self) -> bool {
+        let is_last = !self.line.is_multiplexed();
+        if is_last {
+            self.line.leaves_rest();
+        }
+        is_last
+    }
+
+    /// Beside the answer; such streams are bounded by those of their connection, and hold no place.
+    fn read_on(&self, rest: Incoming) {
+        let shared = self.shared.clone();
+        let limits = Limits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
+        TokioExecutor::new().execute(async move {
+            let is_at_end = rest::read_on(rest, limits, || !shared.service.is_draining()).await;
+            if !is_at_end {
+                shared.metrics.cut_off("rest");
+            }
+        });
+    }
+
+    /// Takes one of its caller's places for `purpose`, and one of the node's.
+    pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
+        let shared = &self.shared;
+        let (caller_max, caller_bound, set_by) = match purpose {
+            Purpose::Work => (shared.settings.caller_requests_max, "caller_requests", "--caller-requests-max"),
+            Purpose::Health => (PROBES_AT_ONCE_MAX, "caller_probes", "for /livez and /readyz, not a setting"),
+            Purpose::Metrics => (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting"),
+        };
+        if !self.line.caller.take_place(purpose, caller_max) {
+            shared.metrics.rejected(caller_bound);
+            shared.say_caller(caller_bound, self.caller());
+            return Err(Problem::too_many_requests(self.caller(), caller_max, set_by));
+        }
+        if let Some((places, bound)) = shared.places(purpose) {
+            let Ok(permit) = places.try_acquire() else {
+                self.line.caller.free_place(purpose);
+                return Err(Problem::busy(bound));
+            };
+            permit.forget();
+        }
+        self.admitted = Some(purpose);
+        Ok(())
+    }
+
+    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change is refused; one that tells what was done waits for
+    /// others to be written.
+    pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
+        let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
+            Ok(permit) => permit,
+            Err(_none_left) if has_changed_nothing => return Err(Problem::busy("body_memory")),
+            Err(_none_left) => self.wait_for_memory(permits).await.ok_or_else(|| {
+                self.shared.metrics.rejected("body_memory");
+                Problem::answer_lost()
+            })?,
+        };
+        self.shared.metrics.body_memory.inc_by(i64::from(permits));
+        self.memory = Some((permit, permits));
+        Ok(())
+    }
+
+    /// Waits until others are written. An answer that waits is in memory already, so that only some may.
+    async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
+        let shared = &self.shared;
+        let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
+        shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
+    }
+
+    /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places. So are those of probes, which are
+    /// answered when the memory is full.
+    pub fn must_hold(&self, bytes: u64) -> bool {
+        let is_probe = matches!(self.admitted, Some(Purpose::Health | Purpose::Metrics));
+        !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(purpose) = self.admitted {
+            if let Some((places, _)) = self.shared.places(purpose) {
+                places.add_permits(1);
+            }
+            self.line.caller.free_place(purpose);
+        }
+        if let Some((_, bytes)) = &self.memory {
+            self.shared.metrics.body_memory.dec_by(i64::from(*bytes));
+        }
+        self.shared.metrics.in_flight.dec();
+        self.line.closed(clock::monotonic());
+    }
+}
+
+/// The body of an answer, with the place of its request.
+#[derive(Debug)]
+pub struct Answer {
+    body: Body,
+    /// What is left of a large piece of `body`.
+    rest: Bytes,
+    _place: Place,
+}
+
+impl Answer {
+    pub fn new(body: Body, place: Place) -> Self {
+        Self { body, rest: Bytes::new(), _place: place }
+    }
+
+    /// A piece of a larger answer is a copy: else whoever has not written it yet would hold all of the answer.
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        let length = match self.rest.len() {
+            small @ ..=SMALL_BYTES => small,
+            large => (large - TAIL_BYTES).min(PIECE_BYTES),
+        };
+        let piece = self.rest.split_to(length);
+        Frame::data(if self.rest.is_empty() { piece } else { Bytes::copy_from_slice(&piece) })
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.next_piece())));
+        }
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        match frame.into_data() {
+            Ok(data) => {
+                self.rest = data;
+                Poll::Ready(Some(Ok(self.next_piece())))
+            }
+            Err(trailers) => Poll::Ready(Some(Ok(trailers))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let mut hint = self.body.size_hint();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
+    }
+}

@@ -1,0 +1,191 @@
+//! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge.
+//!
+//! Who is slow is cut off ([`super::watched`]); who asks nothing for too long is sent away; a stream of HTTP/2 whose caller does not open its window is
+//! reset, for the connection beside it may be in good health.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Version};
+use hyper::body::{Body as _, Incoming};
+use hyper::rt::Executor;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::linger::{End, Limits, Linger};
+use super::rest::{LeavingBody, Left};
+use super::router::{Api, FIELD_BYTES};
+use super::watched::Watched;
+use crate::api::line::{Caller, Line};
+use crate::api::shared::Settings;
+use crate::clock;
+use crate::telemetry::Counted;
+
+/// What one connection of HTTP/2 may send before it is read, in bytes; the bound on bodies counts what is read.
+const WINDOW_BYTES: u32 = 256 << 10;
+/// What is read ahead of a request, or waits to be written of an answer, over HTTP/1; more if a header may have more.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Headers up to so many times the bound are read, so that they can be answered with a problem; the library answers beyond.
+const HEADER_SLACK: usize = 2;
+/// What a field counts for at least: a name of one byte without a value.
+const FIELD_BYTES_MIN: usize = FIELD_BYTES + 1;
+/// A connection of HTTP/2 that does not answer a ping within [`PONG_TIMEOUT`] is closed.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PONG_TIMEOUT: Duration = Duration::from_secs(20);
+/// Streams of HTTP/2 that may wait to be taken up although they were reset already: a caller beyond it opens and resets in a loop, and is cut off.
+const RESET_STREAMS_MAX: usize = 20;
+
+/// How long the end of the node is held up by a caller that goes on sending.
+const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
+
+/// Answers what is asked over `stream` until it ends, and reads on where the other side may still be sending.
+pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: CancellationToken) {
+    // Without it an answer may wait 40 ms for the caller's delayed acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "set TCP_NODELAY");
+    }
+    let _counted = Counted::new(&api.metrics().connections, 1);
+    let line = Arc::new(Line::new(caller, clock::monotonic()));
+    serve(stream, &api, &line, &stopping).await;
+    if let Some(stream) = line.take_left() {
+        linger(stream, &api, &stopping).await;
+    }
+}
+
+/// Throws away what the other side sends until it has read its answer.
+async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) {
+    let settings = api.settings();
+    let is_ending = stopping.is_cancelled();
+    let longest = if is_ending { LINGER_AT_END_MAX.min(settings.answer_timeout) } else { settings.answer_timeout };
+    let mut linger = Linger::new(Limits::new(settings.body_bytes_max, longest));
+    if stream.shutdown().await.is_err() {
+        // The other side is gone.
+        return;
+    }
+    tokio::select! {
+        end = poll_fn(|cx| linger.poll(&mut stream, cx)) => if end == End::CutOff {
+            api.metrics().cut_off("rest");
+        },
+        () = stopping.cancelled(), if !is_ending => {}
+    }
+}
+
+async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &CancellationToken) {
+    let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
+    let builder = builder_of(&settings, Streams { api: api.clone() });
+    let watched = Watched::new(stream, api.clone(), line.clone());
+    let (asked_on, api) = (line.clone(), api.clone());
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let is_multiplexed = request.version() >= Version::HTTP_2;
+        let mut place = api.place(&asked_on, is_multiplexed);
+        let api = api.clone();
+        let request = request.map(|body| {
+            if body.is_end_stream() {
+                return Body::empty();
+            }
+            let left = Left::default();
+            place.may_have_rest(left.clone());
+            Body::new(LeavingBody::new(body, left))
+        });
+        async move { Ok::<_, Infallible>(api.answer(place, request).await) }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(watched), answer));
+    let mut look_again = pin!(clock::sleep(settings.idle_timeout));
+    let (mut is_stopping, mut is_leaving) = (false, false);
+    loop {
+        tokio::select! {
+            served = connection.as_mut() => {
+                if let Err(error) = served {
+                    if is_header_too_large(error.as_ref()) {
+                        metrics.rejected("header_bytes");
+                    }
+                    tracing::debug!(error = error.as_ref(), "a connection ended early");
+                }
+                return;
+            }
+            () = stopping.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = look_again.as_mut() => {
+                if is_leaving {
+                    return;
+                }
+                let left = line.idle_for(clock::monotonic()).map(|idle| settings.idle_timeout.saturating_sub(idle));
+                if left == Some(Duration::ZERO) {
+                    // A caller of HTTP/2 is told, so that a request which crosses this on its way can be repeated safely.
+                    metrics.cut_off("idle");
+                    is_leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                    look_again.set(clock::sleep(settings.answer_timeout));
+                } else {
+                    look_again.set(clock::sleep(left.unwrap_or(settings.idle_timeout)));
+                }
+            }
+        }
+    }
+}
+
+/// The library has answered 431 by itself.
+fn is_header_too_large(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large)
+}
+
+fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
+    let header_bytes = settings.header_bytes_max.saturating_mul(HEADER_SLACK);
+    let mut builder = Builder::new(streams);
+    builder
+        .http1()
+        // The library's own timeout would hold the next request to the time of a header.
+        .header_read_timeout(None)
+        .max_buf_size(header_bytes.max(BUFFER_BYTES))
+        // More than that cannot pass the bound on bytes: it alone decides.
+        .max_headers(header_bytes / FIELD_BYTES_MIN)
+        // Who has said all may say so. Whoever is gone looks the same until it is written to, so that its request is carried out to its end, or its deadline.
+        .half_close(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PONG_TIMEOUT)
+        .max_concurrent_streams(settings.streams_max)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        // Of a stream's answer no piece is taken before the one before it is with the connection: see [`super::answer`].
+        .max_send_buf_size(1)
+        .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
+    builder
+}
+
+/// Runs the streams of HTTP/2, none longer than a request and the writing of its answer may take together.
+#[derive(Clone)]
+struct Streams {
+    api: Api,
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let api = self.api.clone();
+        let settings = api.settings();
+        let longest = settings.request_deadline.saturating_add(settings.answer_timeout);
+        TokioExecutor::new().execute(async move {
+            // A stream that is dropped is reset.
+            if tokio::time::timeout(longest, stream).await.is_err() {
+                api.metrics().cut_off("answer");
+            }
+        });
+    }
+}

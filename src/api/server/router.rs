@@ -1,0 +1,290 @@
+//! What every request passes: bounds, measurement, and the router.
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use hyper::body::Body as _;
+use tower::ServiceExt as _;
+use tracing::Instrument as _;
+
+use super::answer::{Answer, Place};
+use crate::api::handlers::{bulk, cluster, lists, names, node, tasks};
+use crate::api::line::{Line, Purpose};
+use crate::api::metrics::{Metrics, method_label};
+use crate::api::openapi::operation::Operation;
+use crate::api::openapi::route::Route;
+use crate::api::openapi::{document, operations};
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::request::request_id::{REQUEST_ID, RequestId};
+use crate::api::shared::{Settings, Shared};
+use crate::clock;
+use crate::node::requests::service::Service;
+use crate::telemetry::Registry;
+
+/// The REST API, ready to answer requests. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Api {
+    shared: Arc<Shared>,
+    router: Router,
+    /// Of all routes, in their order.
+    paths: Arc<[&'static str]>,
+    operations: Arc<[(&'static str, Method, &'static Operation)]>,
+}
+
+/// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
+fn routes() -> [Route; 18] {
+    use operations as ops;
+    [
+        Route::at("/v1/tasks").get(lists::tasks, &ops::lists::TASKS).post(tasks::submit, &ops::tasks::SUBMIT),
+        Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
+        Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
+        Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
+        Route::at("/v1/tasks/{id}").get(tasks::look_up, &ops::tasks::LOOK_UP).delete(tasks::cancel, &ops::tasks::CANCEL),
+        Route::at("/v1/topics/{topic}/tasks/{name}")
+            .get(names::look_up, &ops::names::LOOK_UP)
+            .put(names::replace, &ops::names::REPLACE)
+            .delete(names::cancel, &ops::names::CANCEL),
+        Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
+        Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
+        Route::at("/v1/dead/drop").post(bulk::drop_all_dead, &ops::dead::DROP_MANY),
+        Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
+        Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
+        Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
+        Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),
+        Route::at("/problems").get(node::problems, &ops::cluster::PROBLEMS),
+        Route::at("/problems/{slug}").get(node::problem, &ops::cluster::PROBLEM),
+        Route::at("/livez").get(node::livez, &ops::node::LIVEZ),
+        Route::at("/readyz").get(node::readyz, &ops::node::READYZ),
+        Route::at("/metrics").get(node::metrics, &ops::node::METRICS),
+    ]
+}
+
+/// What a field of a header counts for besides its name and its value (RFC 9113, 6.5.2).
+pub const FIELD_BYTES: usize = 32;
+
+/// The label of a path that there is not.
+const NO_ROUTE: &str = "none";
+
+/// What a path or a method that there is not may be answered.
+const OF_NO_OPERATION: [ProblemType; 7] = [
+    ProblemType::NotFound,
+    ProblemType::MethodNotAllowed,
+    ProblemType::TooManyRequests,
+    ProblemType::HeaderTooLarge,
+    ProblemType::Internal,
+    ProblemType::Busy,
+    ProblemType::Draining,
+];
+
+impl Api {
+    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
+        let routes = routes();
+        let shared = Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
+        let paths = routes.iter().map(|route| route.path).collect();
+        let operations = routes.iter().flat_map(operations_of).collect();
+        let router = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handlers));
+        let router = router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
+        Self { shared, router, paths, operations }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    pub fn say_caller(&self, bound: &'static str, address: IpAddr) {
+        self.shared.say_caller(bound, address);
+    }
+
+    /// A place for a request whose header came over `line`.
+    pub fn place(&self, line: &Arc<Line>, is_multiplexed: bool) -> Place {
+        Place::new(self.shared.clone(), line.clone(), is_multiplexed)
+    }
+
+    /// Answers one request; never fails, and does not panic when a handler does.
+    pub async fn answer(&self, mut place: Place, request: Request<Body>) -> axum::http::Response<Answer> {
+        let started = clock::monotonic();
+        let route = label_of(&self.paths, request.uri().path());
+        let method = method_label(request.method());
+        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let operation = self.operation_of(route, request.method());
+        let only_shows = is_head || request.method() == Method::GET;
+        // Whoever waits to be asked for its body is not asked for what nobody wants to know.
+        let may_read_rest = !request.headers().contains_key(header::EXPECT);
+        let id = RequestId::of(request.headers());
+        // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
+        let span = tracing::debug_span!("request", request_id = %id);
+        let tell = |response: &mut Response| {
+            let problem = response.extensions_mut().remove::<Arc<Problem>>();
+            let kind = problem.as_ref().map(|problem| problem.kind());
+            let status = response.status();
+            debug_assert!(is_told(operation, kind, status), "{route} {method} does not tell of {status}, {problem:?}");
+            if let Some(problem) = problem {
+                if let Some(bound) = problem.bound() {
+                    self.shared.metrics.rejected(bound);
+                }
+                problem.write(response, id.as_str(), is_head);
+            }
+        };
+        let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        // Before its size is looked at: a problem may show a task, with its payload.
+        tell(&mut response);
+        let size = response.body().size_hint().lower();
+        let has_changed_nothing = only_shows || response.status().is_client_error();
+        if place.must_hold(size)
+            && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
+        {
+            response = problem.into_response();
+            tell(&mut response);
+        }
+        let is_last = place.settle_rest(may_read_rest).await;
+        if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
+            // The rest of a body stands where the next request would; and callers of a node that drains shall go elsewhere.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.headers_mut().insert(REQUEST_ID, id.into_header());
+        let took = clock::monotonic().since(started);
+        self.shared.metrics.answered(route, method, response.status(), took);
+        let _in_span = span.enter();
+        tracing::debug!(route, method, status = response.status().as_u16(), ?took, caller = %place.caller(), "answered");
+        response.map(|body| Answer::new(body, place))
+    }
+
+    async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
+        match self.admit(place, route, &request) {
+            // The router would take an empty part of a path for an id.
+            Ok(()) if route == NO_ROUTE => {
+                Problem::new(ProblemType::NotFound, "there is no such path; /openapi.json has all there are").into_response()
+            }
+            Ok(()) => self.route(request, id).await,
+            Err(problem) => problem.into_response(),
+        }
+    }
+
+    fn operation_of(&self, route: &'static str, method: &Method) -> Option<&'static Operation> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
+    }
+
+    /// Takes a place among the requests in flight. Probes have places of their own, and are answered while the node drains.
+    fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
+        let header_bytes_max = self.shared.settings.header_bytes_max;
+        if size_of(request) > header_bytes_max {
+            self.shared.metrics.rejected("header_bytes");
+            return Err(Problem::header_too_large(header_bytes_max));
+        }
+        let purpose = match route {
+            "/livez" | "/readyz" => Purpose::Health,
+            "/metrics" => Purpose::Metrics,
+            _ => Purpose::Work,
+        };
+        if purpose == Purpose::Work && self.shared.service.is_draining() {
+            self.shared.metrics.rejected("draining");
+            return Err(Problem::draining());
+        }
+        place.admit(purpose)
+    }
+
+    async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {
+        let answer = AssertUnwindSafe(self.router.clone().oneshot(request)).catch_unwind().await;
+        match answer {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(_panic) => {
+                // The panic hook has said where. One request that meets a bug must not take the node with it, nor, sent again, the next node.
+                tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
+                Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
+            }
+        }
+    }
+}
+
+fn document_of(routes: &[Route]) -> Bytes {
+    let paths: Vec<_> = routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
+    // Strings and numbers: nothing in it can fail to be JSON, and a test reads it.
+    document::write(&paths).map(Bytes::from).unwrap_or_default()
+}
+
+fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
+    route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
+}
+
+/// Whether callers could know that this may be answered.
+fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: StatusCode) -> bool {
+    match operation {
+        Some(operation) => operation.tells_of(status, problem),
+        None => matches!(problem, Some(kind) if OF_NO_OPERATION.contains(&kind)),
+    }
+}
+
+/// Bytes of a request's header, counted as HTTP/2 does, so that the bound is the same for both versions.
+fn size_of(request: &Request<Body>) -> usize {
+    let fields =
+        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>();
+    let uri = request.uri();
+    uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
+}
+
+async fn method_not_allowed(method: Method) -> Problem {
+    let method: String = method.as_str().chars().take(20).collect();
+    Problem::new(
+        ProblemType::MethodNotAllowed,
+        format!("{method} is not for this path; the header Allow names the methods that are"),
+    )
+}
+
+/// The route that a path belongs to, for metrics and logs: a path itself may hold names and ids.
+fn label_of(paths: &[&'static str], path: &str) -> &'static str {
+    paths.iter().copied().find(|route| matches_route(route, path)).unwrap_or(NO_ROUTE)
+}
+
+fn matches_route(route: &str, path: &str) -> bool {
+    let mut parts = path.split('/');
+    let is_match = route.split('/').all(|part| match parts.next() {
+        Some(given) => given == part || (part.starts_with('{') && !given.is_empty()),
+        None => false,
+    });
+    is_match && parts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_its_own_label() {
+        let paths = routes().map(|route| route.path);
+        for path in paths {
+            assert_eq!(label_of(&paths, path), path);
+        }
+    }
+
+    #[test]
+    fn a_path_gets_the_label_of_its_route() {
+        let paths = routes().map(|route| route.path);
+        assert_eq!(label_of(&paths, "/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"), "/v1/tasks/{id}");
+        for path in [
+            "/",
+            "",
+            "/v1/tasks/",
+            "/v1/dead//redrive",
+            "/v1/topics//tasks/x",
+            "/v1/topics/x/tasks/",
+            "/v1/tasks/a/b",
+            "/v1",
+            "/livez/",
+        ] {
+            assert_eq!(label_of(&paths, path), "none", "{path}");
+        }
+    }
+}

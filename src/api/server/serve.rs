@@ -1,0 +1,140 @@
+//! Connections: accepted within the bounds, of each caller and of all, ended when the node ends.
+//!
+//! While the node drains connections are still accepted, so that callers and probes are told; only `stopping` ends them, each after the request that
+//! it is at.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::connection::converse;
+use super::linger::{Limits, Linger};
+use super::router::Api;
+use crate::api::line::Callers;
+use crate::api::problems::problem::Problem;
+use crate::api::request::request_id::{REQUEST_ID, RequestId};
+use crate::clock;
+use crate::domain::Seldom;
+use crate::shutdown::{Failure, Tasks};
+
+/// When accepting fails for want of file descriptors: they come back when a connection ends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections beyond a limit that are read on until their callers have their answer; others are closed at once.
+const TURNED_AWAY_MAX: usize = 64;
+const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
+/// It fails as often as it is tried then: said once in so long.
+const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
+
+/// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of `tasks`.
+pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
+    let connections = Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
+    let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
+    let mut said = Seldom::new(SAY_ACCEPT_EVERY);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = tasks.stopping.cancelled() => return Ok(()),
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause_after(&error, &mut said).await;
+                continue;
+            }
+        };
+        let connections_max = api.settings().caller_connections_max;
+        let Some(caller) = callers.enter(peer.ip(), connections_max) else {
+            api.metrics().rejected("caller_connections");
+            api.say_caller("caller_connections", peer.ip());
+            turned_away.answer(stream, &Problem::too_many_connections(peer.ip(), connections_max));
+            continue;
+        };
+        let Ok(permit) = connections.clone().try_acquire_owned() else {
+            api.metrics().rejected("connections");
+            turned_away.answer(stream, &Problem::busy("connections"));
+            continue;
+        };
+        let (api, stopping) = (api.clone(), tasks.stopping.clone());
+        tasks.spawn("connection", async move {
+            converse(stream, caller, api, stopping).await;
+            drop(permit);
+            Ok(())
+        });
+    }
+}
+
+async fn pause_after(error: &io::Error, said: &mut Seldom) {
+    let is_of_one_connection =
+        matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted);
+    if !is_of_one_connection {
+        if said.lets_through(clock::monotonic()) {
+            tracing::warn!(%error, "accept a connection; is the limit on open files too low? (Others within a minute are not said)");
+        }
+        clock::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Connections beyond a limit.
+struct TurnedAway {
+    body_bytes_max: usize,
+    places: Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+impl TurnedAway {
+    fn new(api: &Api, tasks: &Tasks) -> Self {
+        let places = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+        Self { body_bytes_max: api.settings().body_bytes_max, places, tasks: tasks.clone() }
+    }
+
+    /// Answers at once, and closes when the caller has sent what it is sending.
+    fn answer(&self, mut stream: TcpStream, problem: &Problem) {
+        // A socket that was just opened has room for this; if it has not, the caller sees a closed connection.
+        if let Err(error) = stream.try_write(&answer_of(problem)) {
+            tracing::debug!(%error, "tell a caller that there are too many connections");
+            return;
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        let (stopping, body_bytes_max) = (self.tasks.stopping.clone(), self.body_bytes_max);
+        self.tasks.spawn("turned away", async move {
+            let mut linger = Linger::new(Limits::new(body_bytes_max, TURN_AWAY_MAX));
+            let leave = async {
+                stream.shutdown().await.ok()?;
+                Some(poll_fn(|cx| linger.poll(&mut stream, cx)).await)
+            };
+            // However it ends, the connection is closed.
+            stopping.run_until_cancelled(leave).await;
+            drop(place);
+            Ok(())
+        });
+    }
+}
+
+/// For a connection beyond a bound: nobody reads its request, and so it is answered without one.
+fn answer_of(problem: &Problem) -> Vec<u8> {
+    let id = RequestId::new();
+    let mut response = Response::default();
+    problem.write(&mut response, id.as_str(), false);
+    response.headers_mut().insert(REQUEST_ID, id.into_header());
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let (parts, body) = response.into_parts();
+    let mut answer = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
+    for (name, value) in &parts.headers {
+        answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    answer.extend(b"\r\n");
+    // The body of a problem is there as a whole.
+    if let Some(Ok(body)) = body.collect().now_or_never() {
+        answer.extend(body.to_bytes());
+    }
+    answer
+}

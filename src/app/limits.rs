@@ -1,0 +1,56 @@
+//! The limits of a node: as metrics, so that an alarm can say "nine tenths of it" whatever it is set to; and room for its open files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::assembly::IN_FLIGHT_BATCHES_MAX;
+use crate::config::Bounds;
+use crate::telemetry::{Family, Gauge, Registry};
+
+/// One sample for each, labelled with the metric that it bounds, without its `punctual_`.
+pub fn register(registry: &mut Registry, bounds: &Bounds) {
+    let family: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
+    let all = [
+        ("in_flight_tasks", bounds.in_flight_tasks),
+        ("in_flight_bytes", bounds.in_flight_bytes),
+        ("in_flight_batches", IN_FLIGHT_BATCHES_MAX),
+        ("remembered_batches", IN_FLIGHT_BATCHES_MAX),
+        ("submit_queue_tasks", bounds.submit_queue_tasks),
+        ("submit_queue_bytes", bounds.submit_queue_bytes),
+        ("cancel_queue_tasks", bounds.cancel_queue),
+        ("api_requests_in_flight", bounds.requests_max),
+        ("api_connections", bounds.connections_max),
+        ("api_body_memory_bytes", bounds.body_memory_bytes),
+    ];
+    for (bounded, bound) in all {
+        family.get_or_create(&[("of", bounded)]).set(i64::try_from(bound).unwrap_or(i64::MAX));
+    }
+    registry.register("punctual_bound", "What this node has set as the bound of another metric, in that one's unit", family);
+}
+
+/// Sessions of Postgres, connections to brokers and to etcd, the log: beside those of callers.
+const OWN: u64 = 256;
+
+/// Raises the soft limit as far as `connections_max` needs it and the hard one lets it. Beyond the limit nothing is accepted, and the node's own connections cannot
+/// be opened again, while no caller is told.
+pub(super) fn make_room(connections_max: usize) {
+    let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OWN);
+    let limit = getrlimit(Resource::Nofile);
+    let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+    if is_enough(limit.current) {
+        return;
+    }
+    let wished = limit.maximum.map_or(needed, |hard| hard.min(needed));
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wished), maximum: limit.maximum }) {
+        tracing::warn!(%error, "raise the limit on open files");
+    }
+    let limit = getrlimit(Resource::Nofile).current;
+    if !is_enough(limit) {
+        let limit = limit.unwrap_or(u64::MAX);
+        tracing::warn!(
+            limit,
+            needed,
+            "the limit on open files is too low for --connections-max: beyond it nobody is accepted, and Kafka and Postgres cannot be reached again; raise it \
+             (ulimit -n, LimitNOFILE), or lower --connections-max"
+        );
+    }
+}

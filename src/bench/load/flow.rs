@@ -1,0 +1,190 @@
+//! How tasks are submitted. At a rate: each call goes out when its time has come, whether or not earlier ones were answered, and its wait for a free
+//! connection counts (no coordinated omission). Or as fast as the connections take them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::intake::{Intake, Lane};
+use crate::bench::ledger::{Ledger, Planned};
+use crate::bench::results::quantiles::Spans;
+use crate::clock;
+use crate::domain::Monotonic;
+
+/// How often calls are released whose time has come.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Calls that wait for a connection. It has no bound but the run's own size: an open loop does not slow down because the other side does.
+#[derive(Debug)]
+struct Queue {
+    calls: Mutex<VecDeque<Call>>,
+    ready: Semaphore,
+}
+
+#[derive(Debug)]
+struct Call {
+    tasks: Vec<Planned>,
+    released_at: Monotonic,
+}
+
+impl Queue {
+    fn push(&self, call: Call) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push_back(call);
+        self.ready.add_permits(1);
+    }
+
+    /// The next call; `None` once the queue is closed and empty.
+    async fn pop(&self) -> Option<Call> {
+        if let Ok(permit) = self.ready.acquire().await {
+            permit.forget();
+        }
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+/// Submits what `next` makes, at a rate: `next` is asked for the tasks of the calls whose time has come, and says when it is over. Returns how long answers
+/// took, from the release of the call.
+///
+/// # Errors
+/// When a connection cannot be opened.
+pub async fn open_loop<I: Intake>(
+    intake: &I,
+    lane_count: usize,
+    ledger: &Arc<Ledger>,
+    mut next: impl FnMut(Duration) -> Next,
+) -> Result<Spans, String> {
+    let queue = Arc::new(Queue { calls: Mutex::default(), ready: Semaphore::new(0) });
+    let mut workers = JoinSet::new();
+    for number in 0..lane_count {
+        let (mut lane, queue, ledger) = (intake.open(number).await?, Arc::clone(&queue), Arc::clone(ledger));
+        workers.spawn(async move {
+            let mut spans = Spans::default();
+            while let Some(call) = queue.pop().await {
+                submit(&mut lane, &call.tasks, &ledger).await;
+                spans.record(clock::monotonic().since(call.released_at));
+            }
+            spans
+        });
+    }
+    let started_at = clock::monotonic();
+    loop {
+        let now = clock::monotonic();
+        match next(now.since(started_at)) {
+            Next::Call(tasks) => queue.push(Call { tasks, released_at: now }),
+            Next::Wait => clock::sleep(TICK).await,
+            Next::Over => break,
+        }
+    }
+    queue.ready.close();
+    Ok(together(workers).await)
+}
+
+/// What an open loop does next.
+#[derive(Debug)]
+pub enum Next {
+    /// Submit these in one call, now.
+    Call(Vec<Planned>),
+    /// The time of the next call has not come.
+    Wait,
+    Over,
+}
+
+/// Submits what `next` makes, call by call on each connection, until it makes nothing more. `next` gets the number of the connection.
+///
+/// # Errors
+/// When a connection cannot be opened.
+pub async fn closed_loop<I: Intake>(
+    intake: &I,
+    lane_count: usize,
+    ledger: &Arc<Ledger>,
+    next: impl Fn() -> Option<Vec<Planned>> + Send + Sync + 'static,
+) -> Result<Spans, String> {
+    let next = Arc::new(next);
+    let mut workers = JoinSet::new();
+    for number in 0..lane_count {
+        let (mut lane, next, ledger) = (intake.open(number).await?, Arc::clone(&next), Arc::clone(ledger));
+        workers.spawn(async move {
+            let mut spans = Spans::default();
+            while let Some(tasks) = next() {
+                let sent_at = clock::monotonic();
+                submit(&mut lane, &tasks, &ledger).await;
+                spans.record(clock::monotonic().since(sent_at));
+            }
+            spans
+        });
+    }
+    Ok(together(workers).await)
+}
+
+async fn submit<L: Lane>(lane: &mut L, tasks: &[Planned], ledger: &Ledger) {
+    match lane.submit(tasks).await {
+        Ok(answer) => ledger.answered(tasks, |index| answer.reply(index), answer.reason()),
+        Err(lost) => ledger.unanswered(&lost),
+    }
+}
+
+async fn together(mut workers: JoinSet<Spans>) -> Spans {
+    let mut all = Spans::default();
+    while let Some(ended) = workers.join_next().await {
+        match ended {
+            Ok(spans) => all.add(&spans),
+            Err(error) => tracing::error!(%error, "a connection's task has panicked"),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::load::intake::Answered;
+
+    struct Slow;
+
+    impl Intake for Slow {
+        type Lane = Self;
+
+        async fn open(&self, _number: usize) -> Result<Self, String> {
+            Ok(Self)
+        }
+    }
+
+    impl Lane for Slow {
+        async fn submit(&mut self, _tasks: &[Planned]) -> Result<Answered, String> {
+            tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await.unwrap_err();
+            Ok(Answered::All)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_for_a_connection_is_slow_and_not_left_out() {
+        let ledger = Arc::new(Ledger::new(1, 0));
+        let planned = Arc::clone(&ledger);
+        let mut calls = 0;
+        // Ten calls at once on one connection that takes 20 ms each: the last one waits for the nine before it.
+        let next = move |_elapsed| {
+            calls += 1;
+            if calls > 10 { Next::Over } else { Next::Call(vec![planned.plan(0)]) }
+        };
+        let spans = open_loop(&Slow, 1, &ledger, next).await.unwrap();
+        assert_eq!(ledger.snapshot().accepted_count, 10);
+        assert!(spans.at(1.0) >= 200.0 && spans.at(1.0) - spans.at(0.0) >= 150.0, "{:?}", spans.quantiles());
+    }
+
+    #[tokio::test]
+    async fn a_closed_loop_submits_until_there_is_nothing_more() {
+        let ledger = Arc::new(Ledger::new(1, 0));
+        let planned = Arc::clone(&ledger);
+        let left = Mutex::new(7);
+        let next = move || {
+            let mut left = left.lock().unwrap();
+            *left -= 1;
+            (*left >= 0).then(|| vec![planned.plan(0), planned.plan(0)])
+        };
+        closed_loop(&Slow, 3, &ledger, next).await.unwrap();
+        assert_eq!(ledger.snapshot().accepted_count, 14);
+    }
+}

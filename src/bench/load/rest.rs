@@ -1,0 +1,214 @@
+//! Submits over REST, as any client would: one task by `POST /v1/tasks`, several by `POST /v1/tasks/batch`.
+
+use bytes::Bytes;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::http::{Answer, Http};
+use super::intake::{Answered, Intake, Lane};
+use super::record::Records;
+use crate::bench::ledger::{Planned, Reply};
+
+/// How due times are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// As planned.
+    At,
+    /// `"delay": 0`.
+    Now,
+}
+
+/// A cluster, by the URLs of some of its nodes: connections are spread over them.
+#[derive(Clone, Debug)]
+pub struct Rest {
+    urls: Vec<String>,
+    topic: String,
+    records: Records,
+    due: Due,
+}
+
+impl Rest {
+    pub fn new(urls: &[String], topic: &str, records: Records, due: Due) -> Self {
+        Self { urls: urls.to_vec(), topic: topic.to_owned(), records, due }
+    }
+
+    /// A connection to one of the nodes.
+    pub fn connection(&self, number: usize) -> Result<Http, String> {
+        let url = self.urls.get(number % self.urls.len().max(1)).ok_or("no URL of a node")?;
+        Http::new(url)
+    }
+}
+
+impl Intake for Rest {
+    type Lane = RestLane;
+
+    async fn open(&self, number: usize) -> Result<RestLane, String> {
+        Ok(RestLane { http: self.connection(number)?, rest: self.clone(), body: Vec::new() })
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct RestLane {
+    http: Http,
+    rest: Rest,
+    body: Vec<u8>,
+}
+
+impl RestLane {
+    /// Submits one task and gives its id.
+    ///
+    /// # Errors
+    /// In words, when it was not accepted.
+    pub async fn submit_one(&mut self, task: &Planned) -> Result<String, String> {
+        #[derive(Deserialize)]
+        struct Task {
+            id: String,
+        }
+        self.body.clear();
+        self.write_task(task);
+        let answer = self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
+        let told = || format!("{}: {}", answer.status, told(&answer));
+        if answer.status != 201 {
+            return Err(told());
+        }
+        serde_json::from_slice::<Task>(&answer.body).map(|task| task.id).map_err(|_no_task| told())
+    }
+
+    fn write_task(&mut self, task: &Planned) {
+        let body = &mut self.body;
+        body.extend_from_slice(b"{\"topic\":\"");
+        body.extend_from_slice(self.rest.topic.as_bytes());
+        body.extend_from_slice(b"\",\"key\":\"");
+        body.extend_from_slice(&self.rest.records.key(task.key));
+        match self.rest.due {
+            Due::At => {
+                body.extend_from_slice(b"\",\"due_at\":");
+                body.extend_from_slice(task.due_at.to_string().as_bytes());
+            }
+            Due::Now => body.extend_from_slice(b"\",\"delay\":0"),
+        }
+        body.extend_from_slice(b",\"payload_text\":\"");
+        body.extend_from_slice(self.rest.records.payload(task.key).as_bytes());
+        body.extend_from_slice(b"\"}");
+    }
+}
+
+impl Lane for RestLane {
+    async fn submit(&mut self, tasks: &[Planned]) -> Result<Answered, String> {
+        self.body.clear();
+        if let [task] = tasks {
+            self.write_task(task);
+            let answer = self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
+            return match reply_of(answer.status, &kind_of(&answer)) {
+                Reply::Accepted => Ok(Answered::All),
+                Reply::Refused => Ok(Answered::None(told(&answer))),
+                Reply::Unknown => Err(told(&answer)),
+            };
+        }
+        self.body.extend_from_slice(b"{\"tasks\":[");
+        for (index, task) in tasks.iter().enumerate() {
+            if index > 0 {
+                self.body.push(b',');
+            }
+            self.write_task(task);
+        }
+        self.body.extend_from_slice(b"]}");
+        let answer = self.http.call(Method::POST, "/v1/tasks/batch", Bytes::copy_from_slice(&self.body)).await?;
+        answered(&answer, tasks.len())
+    }
+}
+
+fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
+    #[derive(Deserialize)]
+    struct Results {
+        results: Vec<One>,
+    }
+    #[derive(Deserialize)]
+    struct One {
+        status: u16,
+        #[serde(default)]
+        problem: Kind,
+    }
+    let Ok(Results { results }) = serde_json::from_slice(&answer.body) else {
+        return match reply_of(answer.status, &kind_of(answer)) {
+            Reply::Refused => Ok(Answered::None(told(answer))),
+            Reply::Accepted | Reply::Unknown => Err(told(answer)),
+        };
+    };
+    let replies: Vec<Reply> = results.iter().map(|one| reply_of(one.status, &one.problem)).collect();
+    if replies.len() == count && replies.iter().all(|reply| *reply == Reply::Accepted) {
+        return Ok(Answered::All);
+    }
+    Ok(Answered::Some(replies, told(answer)))
+}
+
+/// The type of a problem; of anything else it is empty.
+#[derive(Default, Deserialize)]
+struct Kind {
+    #[serde(default, rename = "type")]
+    name: String,
+}
+
+fn kind_of(answer: &Answer) -> Kind {
+    serde_json::from_slice(&answer.body).unwrap_or_default()
+}
+
+/// What an answer says of a task: some of the errors of a server leave it open whether it was stored.
+fn reply_of(status: u16, kind: &Kind) -> Reply {
+    let is_open = kind.name.is_empty() || kind.name.ends_with(":outcome-unknown");
+    match status {
+        200 | 201 => Reply::Accepted,
+        400..500 => Reply::Refused,
+        503 if !is_open => Reply::Refused,
+        _ => Reply::Unknown,
+    }
+}
+
+/// The beginning of an answer, for people.
+fn told(answer: &Answer) -> String {
+    let text = String::from_utf8_lossy(&answer.body);
+    let detail = text.find("\"detail\"").map_or(text.as_ref(), |start| &text[start..]);
+    format!("{} {}", answer.status, detail.chars().take(200).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(due: Due) -> RestLane {
+        let rest = Rest::new(&["http://127.0.0.1:1".to_owned()], "orders", Records::new(4), due);
+        RestLane { http: rest.connection(0).unwrap(), rest, body: Vec::new() }
+    }
+
+    #[test]
+    fn a_task_is_written_as_the_api_reads_it() {
+        for (due, field, value) in [(Due::At, "due_at", 1_700_000_000_000_i64), (Due::Now, "delay", 0)] {
+            let mut lane = lane(due);
+            lane.write_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 });
+            let written: serde_json::Value = serde_json::from_slice(&lane.body).unwrap();
+            assert_eq!((written["topic"].as_str(), written["key"].as_str()), (Some("orders"), Some("00000000000000ab")));
+            assert_eq!((written[field].as_i64(), written["payload_text"].as_str().map(str::len)), (Some(value), Some(4)));
+        }
+    }
+
+    #[test]
+    fn a_batch_is_answered_task_by_task() {
+        let answer = |status, body: &'static str| Answer { status, body: Bytes::from_static(body.as_bytes()) };
+        let all = answer(200, r#"{"results":[{"status":201,"task":{"id":"x"}},{"status":201}]}"#);
+        assert_eq!(answered(&all, 2), Ok(Answered::All));
+        let unknown = r#"{"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown"}}"#;
+        let busy = r#"{"status":503,"problem":{"type":"urn:punctual:problem:busy"}}"#;
+        let text = format!(r#"{{"results":[{{"status":201}},{{"status":422}},{unknown},{busy}]}}"#);
+        let some = answered(&Answer { status: 200, body: Bytes::from(text) }, 4).unwrap();
+        let replies = [Reply::Accepted, Reply::Refused, Reply::Unknown, Reply::Refused];
+        assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
+        let none = answered(&answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#), 2);
+        assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
+        // It may be stored: whoever says that it was refused would blame the cluster for its record.
+        for body in [r#"{"type":"urn:punctual:problem:outcome-unknown"}"#, "a proxy's page"] {
+            assert!(answered(&answer(503, body), 2).is_err(), "{body}");
+        }
+        assert!(answered(&answer(500, "{}"), 1).is_err());
+    }
+}

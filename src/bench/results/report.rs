@@ -1,0 +1,197 @@
+//! What a run has found: a table for people, JSON for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::quantiles::{Quantiles, Spans, shown};
+use super::{float, ratio};
+use crate::client::output::figures::grouped;
+
+/// One run of one scenario.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub scenario: String,
+    /// When it was taken, by this machine's clock (RFC 3339), and by which release.
+    pub taken_at: String,
+    pub version: String,
+    pub settings: BTreeMap<String, String>,
+    /// What `spans` is the distribution of.
+    pub measured: String,
+    pub spans: Option<Quantiles>,
+    pub counts: Counts,
+    /// Per second.
+    pub rate: f64,
+    /// Single figures, each by a name that says its unit.
+    pub facts: BTreeMap<String, f64>,
+    pub usage: Vec<Usage>,
+    pub series: Vec<Moment>,
+    /// Why something was refused, or got no answer, when that happened.
+    pub reason: Option<String>,
+}
+
+/// The promises, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub submitted: u64,
+    pub accepted: u64,
+    pub refused: u64,
+    /// Submits whose answer was lost: they may be stored.
+    pub unknown: u64,
+    pub arrived: u64,
+    /// Appended before they were due.
+    pub early: u64,
+    /// Accepted and not in the topic.
+    pub lost: u64,
+    /// Records beyond a task's first.
+    pub duplicates: u64,
+    pub refused_but_published: u64,
+}
+
+/// What a process used while tasks were measured; with its children.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub name: String,
+    pub us_per_task: f64,
+    /// 1 is one core, all the time.
+    pub cores: f64,
+    /// Memory in RAM at the end, without the children's.
+    pub resident_bytes: u64,
+}
+
+/// One step of a series.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds from the beginning of what was measured.
+    pub at: f64,
+    pub count: u64,
+    pub rate: f64,
+    /// Milliseconds; zero when there was nothing.
+    pub p50: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+impl Moment {
+    /// `seconds`: how long the step is.
+    pub fn of(at: f64, spans: &Spans, seconds: f64) -> Self {
+        let Some(quantiles) = spans.quantiles() else { return Self { at, ..Self::default() } };
+        let Quantiles { count, p50, p99, max, .. } = quantiles;
+        Self { at, count, rate: ratio(float(count), seconds), p50, p99, max }
+    }
+}
+
+impl Counts {
+    /// True when nothing was early, lost, published twice, or published although it was refused.
+    pub fn are_clean(&self) -> bool {
+        self.early == 0 && self.lost == 0 && self.duplicates == 0 && self.refused_but_published == 0
+    }
+}
+
+impl Report {
+    pub fn fact(&mut self, name: &str, value: f64) {
+        self.facts.insert(name.to_owned(), value);
+    }
+
+    /// The CPU of all processes together, in microseconds per task.
+    pub fn us_per_task(&self) -> f64 {
+        self.usage.iter().map(|usage| usage.us_per_task).sum()
+    }
+
+    /// As a table.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        say(&mut text, &format!("{}: {}", self.scenario, settings.join(", ")));
+        say(&mut text, &format!("{}, punctual {}", self.taken_at, self.version));
+        say(&mut text, "");
+        if let Some(spans) = &self.spans {
+            say(&mut text, &row(&self.measured, &["p50", "p90", "p99", "p99.9", "max", "count"].map(str::to_owned)));
+            let figures = [spans.p50, spans.p90, spans.p99, spans.p999, spans.max].map(shown);
+            say(&mut text, &row("ms", &[&figures[..], &[grouped(spans.count)]].concat()));
+        }
+        say(&mut text, &row("tasks per second", &[format!("{:.0}", self.rate)]));
+        for (name, value) in &self.facts {
+            say(&mut text, &row(name, &[shown(*value)]));
+        }
+        say(&mut text, &self.promises());
+        if let Some(reason) = &self.reason {
+            say(&mut text, &format!("the first that was not accepted: {reason}"));
+        }
+        if !self.usage.is_empty() {
+            say(&mut text, "");
+            say(&mut text, &row("process", &["us/task", "% of core", "MiB"].map(str::to_owned)));
+        }
+        for usage in &self.usage {
+            let mebibytes = float(usage.resident_bytes) / 1_048_576.0;
+            let figures = [shown(usage.us_per_task), shown(usage.cores * 100.0), format!("{mebibytes:.0}")];
+            say(&mut text, &row(&usage.name, &figures));
+        }
+        text
+    }
+
+    fn promises(&self) -> String {
+        let Counts { submitted, accepted, refused, unknown, early, lost, duplicates, refused_but_published, .. } = self.counts;
+        let mut line = format!("early {early}, lost {lost}, duplicates {duplicates}");
+        let told =
+            format!(" (submitted {}, accepted {}, refused {refused}, unknown {unknown}", grouped(submitted), grouped(accepted));
+        line.push_str(&told);
+        if refused_but_published > 0 {
+            line.push_str(&format!("; REFUSED BUT PUBLISHED {refused_but_published}"));
+        }
+        line.push(')');
+        line
+    }
+}
+
+fn row(first: &str, figures: &[String]) -> String {
+    let mut line = format!("{first:<28}");
+    figures.iter().for_each(|figure| line.push_str(&format!("{figure:>10}")));
+    line
+}
+
+fn say(text: &mut String, line: &str) {
+    let written = writeln!(text, "{line}");
+    debug_assert!(written.is_ok(), "a string takes all that is written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut spans = Spans::default();
+        (1..=1000).for_each(|millis| spans.record_millis(millis));
+        let counts = Counts { submitted: 1000, accepted: 1000, arrived: 1000, duplicates: 2, ..Counts::default() };
+        let usage = Usage { name: "node".to_owned(), us_per_task: 7.25, cores: 0.125, resident_bytes: 1 << 20 };
+        Report {
+            scenario: "lateness".to_owned(),
+            measured: "append - due".to_owned(),
+            spans: spans.quantiles(),
+            counts,
+            usage: vec![usage],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_people_look_for() {
+        let table = report().table();
+        for wanted in ["lateness", "p99.9", "999", "duplicates 2", "7.2", "12.5"] {
+            assert!(table.contains(wanted), "{wanted} is missing in\n{table}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let text = serde_json::to_string(&report()).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
+    }
+
+    #[test]
+    fn a_duplicate_is_not_clean() {
+        assert!(!report().counts.are_clean());
+        assert!(Counts::default().are_clean());
+    }
+}

@@ -1,0 +1,59 @@
+//! Many tasks due at one instant: how soon the first one is out, and the last.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use crate::bench::load::flow;
+use crate::bench::load::intake::Intake;
+use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
+use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+
+/// From the last submit to the instant, at least: the claims of what is due must find all of it.
+const MARGIN: Duration = Duration::from_millis(1500);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub count: u64,
+    /// From the first submit to the instant.
+    pub lead: Duration,
+}
+
+/// Submits all, waits for the instant, and for the last record.
+///
+/// # Errors
+/// In words, when the scenario cannot be run, or the tasks were not stored in time.
+pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
+    let run = Run::start(setup, "burst").await?;
+    let instant = now() + millis(plan.lead);
+    let (book, left) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count));
+    let next = move || {
+        let taken = take(&left, BULK_CALL);
+        (taken > 0).then(|| (0..taken).map(|_| book.plan(instant)).collect())
+    };
+    flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
+    if now() > instant - millis(MARGIN) {
+        return Err(format!(
+            "the tasks were not all stored {MARGIN:?} before the instant: give a longer --lead than {:?}",
+            plan.lead
+        ));
+    }
+    run.wait_until(instant - 300).await;
+    let before = run.mark();
+    run.wait_arrived(instant + 1).await;
+    let after = run.mark();
+    let mut report =
+        run.lateness_report(&[("count", plan.count.to_string()), ("lead", format!("{:?}", plan.lead))], &(instant..instant + 1));
+    report.series = run.ledger.appends(100);
+    report.usage = run.usage(&before, &after, report.counts.arrived);
+    let snapshot = run.ledger.snapshot();
+    if let (Some(first), Some(last)) = (snapshot.first_at, snapshot.last_at) {
+        let since = |at: i64| float(u64::try_from(at - instant).unwrap_or(0));
+        report.fact("first out, ms", since(first));
+        report.fact("last out, ms", since(last));
+        // From the instant on: who begins late is not quicker for it.
+        report.rate = ratio(float(report.counts.arrived) * 1000.0, since(last).max(1.0));
+    }
+    Ok(report)
+}

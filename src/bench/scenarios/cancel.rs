@@ -1,0 +1,123 @@
+//! How many cancels a second are answered, and how long that takes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Method;
+use tokio::task::JoinSet;
+
+use crate::bench::ledger::Reply;
+use crate::bench::load::intake::Intake as _;
+use crate::bench::load::rest::Rest;
+use crate::bench::results::quantiles::Spans;
+use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
+use crate::bench::run::{Run, Setup, millis, now};
+use crate::clock;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Tasks that are cancelled.
+    pub count: usize,
+    /// Of these, the first so many are not measured.
+    pub warm_up: usize,
+    pub lanes: usize,
+}
+
+/// From the submit to the due time: nothing is claimed meanwhile.
+const AHEAD: Duration = Duration::from_secs(2 * 3600);
+
+#[derive(Debug, Default)]
+struct Verdicts {
+    cancelled: u64,
+    others: u64,
+    spans: Spans,
+}
+
+/// Submits tasks one by one, then cancels each over `lanes` connections, as many as there can be.
+///
+/// # Errors
+/// In words, when the scenario cannot be run.
+pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, String> {
+    let run = Run::start(setup, "cancel").await?;
+    run.say(&format!("submitting {} tasks", plan.count));
+    let mut ids = submit_all(&run, plan, rest).await?;
+    run.say("cancelling them");
+    let measured = ids.split_off(plan.warm_up.min(ids.len()));
+    cancel_all(ids, plan.lanes, rest).await?;
+    let before = run.mark();
+    let started_at = clock::monotonic();
+    let verdicts = cancel_all(measured, plan.lanes, rest).await?;
+    let span = clock::monotonic().since(started_at);
+    let after = run.mark();
+    if verdicts.cancelled == 0 {
+        return Err(format!("none of {} cancels was answered \"cancelled\"", verdicts.others));
+    }
+    let mut report = run.report(&[
+        ("count", plan.count.to_string()),
+        ("connections", plan.lanes.to_string()),
+        ("warm-up", plan.warm_up.to_string()),
+    ]);
+    report.measured = "answer to a cancel".to_owned();
+    report.rate = ratio(float(verdicts.cancelled), span.as_secs_f64());
+    report.usage = run.usage(&before, &after, verdicts.cancelled);
+    report.spans = verdicts.spans.quantiles();
+    // Cancelled is not lost.
+    report.counts.lost = 0;
+    report.fact("cancelled", float(verdicts.cancelled));
+    report.fact("any other verdict", float(verdicts.others));
+    Ok(report)
+}
+
+async fn submit_all(run: &Run, plan: &Plan, rest: &Rest) -> Result<Vec<String>, String> {
+    let mut workers = JoinSet::new();
+    let lanes = plan.lanes.max(1);
+    for number in 0..lanes {
+        let (mut lane, ledger) = (rest.open(number).await?, Arc::clone(&run.ledger));
+        let count = plan.count / lanes + usize::from(number < plan.count % lanes);
+        workers.spawn(async move {
+            let mut ids = Vec::with_capacity(count);
+            for _ in 0..count {
+                let task = ledger.plan(now() + millis(AHEAD));
+                let outcome = lane.submit_one(&task).await;
+                let reply = if outcome.is_ok() { Reply::Accepted } else { Reply::Refused };
+                ledger.answered(&[task], |_| reply, outcome.as_ref().err().map(String::as_str));
+                ids.extend(outcome);
+            }
+            ids
+        });
+    }
+    Ok(workers.join_all().await.into_iter().flatten().collect())
+}
+
+async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &Rest) -> Result<Verdicts, String> {
+    let ids = Arc::new(Mutex::new(ids));
+    let mut workers = JoinSet::new();
+    for number in 0..lanes.max(1) {
+        let (mut http, ids) = (rest.connection(number)?, Arc::clone(&ids));
+        workers.spawn(async move {
+            let mut verdicts = Verdicts::default();
+            let next = || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            while let Some(id) = next() {
+                let sent_at = clock::monotonic();
+                let answer = http.call(Method::DELETE, &format!("/v1/tasks/{id}"), Bytes::new()).await;
+                let took = clock::monotonic().since(sent_at);
+                let is_cancelled = answer.is_ok_and(|answer| answer.status == 200);
+                if is_cancelled {
+                    verdicts.spans.record(took);
+                }
+                verdicts.cancelled += u64::from(is_cancelled);
+                verdicts.others += u64::from(!is_cancelled);
+            }
+            verdicts
+        });
+    }
+    let mut all = Verdicts::default();
+    for verdicts in workers.join_all().await {
+        all.cancelled += verdicts.cancelled;
+        all.others += verdicts.others;
+        all.spans.add(&verdicts.spans);
+    }
+    Ok(all)
+}

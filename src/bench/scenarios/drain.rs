@@ -1,0 +1,102 @@
+//! A backlog: everything is overdue when the nodes are started. How quickly do they get through it?
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
+
+use crate::bench::load::flow;
+use crate::bench::load::intake::Intake;
+use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
+use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub count: u64,
+    /// From the first submit to the first due time: all must be stored by then.
+    pub lead: Duration,
+    /// The span in which the tasks are due.
+    pub spread: Duration,
+    pub order: Order,
+}
+
+/// In which order the tasks are submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    Random,
+    /// By due time: what is claimed together lies together, which favours the claim.
+    Due,
+}
+
+/// Stops and starts whatever publishes.
+pub trait Publishers {
+    /// Returns when nothing publishes any more.
+    fn stop(&mut self) -> impl Future<Output = Result<(), String>>;
+    /// Returns at once; publishing may begin later.
+    fn start(&mut self) -> impl Future<Output = Result<(), String>>;
+}
+
+/// Submits all, has the publishers stopped before it is due and started when all of it is overdue, and waits for the last record.
+///
+/// # Errors
+/// In words, when the scenario cannot be run, or the tasks were not stored in time.
+pub async fn drain<I: Intake>(
+    setup: &Setup,
+    plan: &Plan,
+    intake: &I,
+    publishers: &mut impl Publishers,
+) -> Result<Report, String> {
+    let run = Run::start(setup, "drain").await?;
+    let from = now() + millis(plan.lead);
+    let to = from + millis(plan.spread).max(1);
+    let (book, left, turn, plan) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count), AtomicUsize::new(0), *plan);
+    let next = move || {
+        let taken = take(&left, BULK_CALL);
+        (taken > 0).then(|| {
+            let done = turn.fetch_add(1, Relaxed).saturating_mul(BULK_CALL);
+            let due_at = |index| match plan.order {
+                Order::Random => rand::random_range(from..to),
+                Order::Due => from + portion(done + index, plan.count, to - from),
+            };
+            (0..taken).map(|index| book.plan(due_at(index))).collect()
+        })
+    };
+    flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
+    publishers.stop().await?;
+    if now() >= from - 300 {
+        return Err(format!(
+            "the publishers were not stopped before the first task was due: give a longer --lead than {:?}",
+            plan.lead
+        ));
+    }
+    run.say("waiting until all of it is overdue");
+    run.wait_until(to + 100).await;
+    let before = run.mark();
+    let started_at = now();
+    publishers.start().await?;
+    run.wait_arrived(to).await;
+    let after = run.mark();
+    let mut report = run.report(&[
+        ("count", plan.count.to_string()),
+        ("spread", format!("{:?}", plan.spread)),
+        ("lead", format!("{:?}", plan.lead)),
+    ]);
+    report.series = run.ledger.appends(200);
+    report.usage = run.usage(&before, &after, report.counts.arrived);
+    let snapshot = run.ledger.snapshot();
+    if let (Some(first), Some(last)) = (snapshot.first_at, snapshot.last_at) {
+        let span = float(u64::try_from(last - first).unwrap_or(0));
+        report.fact("start to first append, ms", float(u64::try_from(first - started_at).unwrap_or(0)));
+        report.fact("first to last append, ms", span);
+        report.rate = ratio(float(report.counts.arrived) * 1000.0, span.max(1.0));
+    }
+    Ok(report)
+}
+
+/// Where the task with this number is due in a span, when all are due in their order.
+fn portion(number: usize, count: u64, span: i64) -> i64 {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    number.saturating_mul(span) / i64::try_from(count).unwrap_or(i64::MAX).max(1)
+}

@@ -1,0 +1,64 @@
+//! Tasks without a delay: from the request to the append.
+
+use std::time::Duration;
+
+use crate::bench::load::flow::{self, Next};
+use crate::bench::load::intake::Intake;
+use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
+use crate::bench::run::{Run, Setup, millis, now};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub rate: u32,
+    pub lanes: usize,
+    pub measured: Duration,
+    pub warm_up: Duration,
+}
+
+/// Submits one task per request, due at once. Its due time is taken to be the moment at which the request is ready to go: waiting for a free connection
+/// counts.
+///
+/// # Errors
+/// In words, when the scenario cannot be run.
+pub async fn immediate<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
+    let run = Run::start(setup, "immediate").await?;
+    let from = run.started_at + millis(plan.warm_up);
+    let due = from..from + millis(plan.measured);
+    let interval = Duration::from_secs(1) / plan.rate.max(1);
+    let mut count = 0_u32;
+    let next = |elapsed: Duration| {
+        let at = now();
+        if at >= due.end {
+            return Next::Over;
+        }
+        if elapsed < interval * count {
+            return Next::Wait;
+        }
+        count += 1;
+        Next::Call(vec![run.ledger.plan(at)])
+    };
+    let looks = async {
+        run.wait_until(due.start).await;
+        let before = run.mark();
+        run.wait_until(due.end).await;
+        (before, run.mark())
+    };
+    let (answers, (before, after)) = tokio::join!(flow::open_loop(intake, plan.lanes, &run.ledger, next), looks);
+    let answers = answers?;
+    run.wait_arrived(due.end).await;
+    let settings = [
+        ("rate", plan.rate.to_string()),
+        ("connections", plan.lanes.to_string()),
+        ("measured", format!("{:?}", plan.measured)),
+        ("warm-up", format!("{:?}", plan.warm_up)),
+    ];
+    let mut report = run.lateness_report(&settings, &due);
+    report.measured = "append - request".to_owned();
+    let count = report.spans.as_ref().map_or(0, |spans| spans.count);
+    report.rate = ratio(float(count), plan.measured.as_secs_f64());
+    report.usage = run.usage(&before, &after, count);
+    report.fact("answer p50, ms", answers.at(0.5));
+    report.fact("answer p99, ms", answers.at(0.99));
+    Ok(report)
+}

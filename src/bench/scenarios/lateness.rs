@@ -1,0 +1,143 @@
+//! How late tasks are at a steady rate, while tasks are submitted at the same rate and many others wait; also the soak, which is the same for hours.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::bench::ledger;
+use crate::bench::load::flow::{self, Next};
+use crate::bench::load::intake::Intake;
+use crate::bench::results::report::Report;
+use crate::bench::results::{float, ratio};
+use crate::bench::run::{Mark, Run, Setup, fill, millis};
+
+/// The scenario that goes on for hours.
+pub const SOAK: &str = "soak";
+
+/// Memory is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Where the tasks in the background are due.
+const BACKGROUND: Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// `lateness` or [`SOAK`].
+    pub scenario: &'static str,
+    /// Tasks per second, submitted and due.
+    pub rate: u32,
+    /// What is measured, after the warm-up.
+    pub measured: Duration,
+    /// Not measured, though tasks are due at the full rate.
+    pub warm_up: Duration,
+    /// How far ahead tasks are submitted: anything in this range.
+    pub ahead: Range<Duration>,
+    /// At most so many tasks in one call.
+    pub call_max: u32,
+    pub lanes: usize,
+    /// Tasks in the background that are not due during the run.
+    pub pending: u64,
+}
+
+/// Submits at the rate; measures what is due once tasks are due at the full rate and the warm-up is over.
+///
+/// # Errors
+/// In words, when the scenario cannot be run.
+pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
+    fill(intake, plan.pending, BACKGROUND).await?;
+    let run = Run::start(setup, plan.scenario).await?;
+    // All submits before `ahead.end` has passed are a ramp: not yet everything that is due then was submitted.
+    let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
+    let due = from..from + millis(plan.measured);
+    let submits = flow::open_loop(intake, plan.lanes, &run.ledger, submitter(plan, &run, due.end));
+    let (answers, looks) = tokio::join!(submits, watch(&run, &due));
+    let answers = answers?;
+    run.wait_arrived(due.end).await;
+    let mut report = run.lateness_report(&settings_of(plan), &due);
+    report.rate = ratio(float(report.spans.as_ref().map_or(0, |spans| spans.count)), plan.measured.as_secs_f64());
+    if let [first, .., last] = looks.as_slice() {
+        report.usage = run.usage(first, last, report.spans.as_ref().map_or(0, |spans| spans.count));
+    }
+    report.fact("answer p50, ms", answers.at(0.5));
+    report.fact("answer p99, ms", answers.at(0.99));
+    compare_spans(&mut report, &run, plan, &due, &looks);
+    Ok(report)
+}
+
+fn settings_of(plan: &Plan) -> Vec<(&'static str, String)> {
+    vec![
+        ("rate", plan.rate.to_string()),
+        ("measured", format!("{:?}", plan.measured)),
+        ("warm-up", format!("{:?}", plan.warm_up)),
+        ("ahead", format!("{:?} to {:?}", plan.ahead.start, plan.ahead.end)),
+        ("pending", plan.pending.to_string()),
+    ]
+}
+
+/// Makes the calls: small enough that they come evenly.
+fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration) -> Next + 'a {
+    let size = (plan.rate / 20).clamp(1, plan.call_max.max(1));
+    let interval = Duration::from_secs(u64::from(size)) / plan.rate.max(1);
+    let (start, mut call) = (run.started_at, 0_u32);
+    move |elapsed| {
+        if start + millis(elapsed) >= end {
+            return Next::Over;
+        }
+        if elapsed < interval * call {
+            return Next::Wait;
+        }
+        call += 1;
+        let ahead = plan.ahead.start.as_secs_f64()..plan.ahead.end.as_secs_f64().max(plan.ahead.start.as_secs_f64() + 0.001);
+        let due_at = |_| start + millis(elapsed + Duration::from_secs_f64(rand::random_range(ahead.clone())));
+        Next::Call((0..size).map(due_at).map(|due_at| run.ledger.plan(due_at)).collect())
+    }
+}
+
+/// Looks at the processes at the beginning and the end of what is measured, and now and then in between.
+async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
+    let mut looks = Vec::new();
+    let mut at = due.start;
+    while at < due.end {
+        run.wait_until(at).await;
+        looks.push(run.mark());
+        at += millis(LOOK_EVERY);
+    }
+    run.wait_until(due.end).await;
+    looks.push(run.mark());
+    looks
+}
+
+/// Spans of what is measured that are held against each other, so that what grows shows, each with its name: the first fifth and the last. A soak has sixths, and
+/// one more after it has settled in: of half an hour, the minutes 0 to 5, 5 to 10 and 25 to 30.
+pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
+    if scenario == SOAK {
+        let sixth = measured / 6;
+        let (first, second) = (Duration::ZERO..sixth, sixth..sixth * 2);
+        return vec![("first sixth", first), ("second sixth", second), ("last sixth", measured - sixth..measured)];
+    }
+    let fifth = measured / 5;
+    vec![("first fifth", Duration::ZERO..fifth), ("last fifth", measured - fifth..measured)]
+}
+
+fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Range, looks: &[Mark]) {
+    for (name, range) in spans(plan.scenario, plan.measured) {
+        let dues = due.start + millis(range.start)..due.start + millis(range.end);
+        report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
+        if plan.scenario == SOAK {
+            let times = (0_u32..).map(|number| LOOK_EVERY * number);
+            let within: Vec<&Mark> = times.zip(looks).filter(|(at, _)| range.contains(at)).map(|(_, look)| look).collect();
+            remember_memory(report, run, name, &within);
+        }
+    }
+}
+
+/// The mean of the looks.
+fn remember_memory(report: &mut Report, run: &Run, when: &str, looks: &[&Mark]) {
+    let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    for (name, bytes) in looks.iter().flat_map(|look| run.resident(look)) {
+        let (sum, count) = sums.entry(name).or_default();
+        (*sum, *count) = (*sum + float(bytes), *count + 1.0);
+    }
+    for (name, (sum, count)) in sums {
+        report.fact(&format!("memory of {name} in the {when}, MiB"), ratio(sum, count) / 1_048_576.0);
+    }
+}

@@ -1,0 +1,6 @@
+//! What people read: tables, figures, tasks.
+
+pub(super) mod counts;
+pub mod figures;
+pub(super) mod print;
+pub(super) mod table;

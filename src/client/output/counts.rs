@@ -1,0 +1,68 @@
+//! How many tasks are pending, for people.
+
+use serde::Deserialize;
+
+use super::figures::grouped;
+use super::table::Table;
+use crate::client::answer::{Answer, Ending};
+use crate::client::pages::unknown_topic;
+
+#[derive(Deserialize)]
+struct Counts {
+    as_of: String,
+    pending: Figure,
+    topics: Vec<Topic>,
+    more_topics: bool,
+    minutes: Vec<Minute>,
+    #[serde(default)]
+    topic_known: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Figure {
+    count: u64,
+    exact: bool,
+}
+
+#[derive(Deserialize)]
+struct Topic {
+    topic: String,
+    #[serde(flatten)]
+    figure: Figure,
+}
+
+#[derive(Deserialize)]
+struct Minute {
+    from: String,
+    #[serde(flatten)]
+    figure: Figure,
+}
+
+impl Figure {
+    fn text(&self) -> String {
+        let about = if self.exact { "" } else { "about " };
+        format!("{about}{}", grouped(self.count))
+    }
+}
+
+/// All of it, but minutes in which nothing is due. `topic` is the one that was asked for.
+pub fn shown(answer: &Answer, topic: Option<&str>) -> Result<String, Ending> {
+    let counts: Counts = answer.read()?;
+    if let Some(topic) = topic.filter(|_| counts.topic_known == Some(false)) {
+        return Err(unknown_topic(topic));
+    }
+    let mut topics: Vec<[String; 2]> = counts.topics.iter().map(|topic| [topic.topic.clone(), topic.figure.text()]).collect();
+    if counts.more_topics {
+        topics.push(["(more)".to_owned(), "there are other topics".to_owned()]);
+    }
+    let minutes = counts.minutes.iter().filter(|minute| minute.figure.count > 0);
+    let minutes: Vec<[String; 2]> = minutes.map(|minute| [minute.from.clone(), minute.figure.text()]).collect();
+    let mut text = format!("pending  {}\nas of    {}\n", counts.pending.text(), counts.as_of);
+    for (head, rows) in [("TOPIC", topics), ("DUE IN THE MINUTE FROM", minutes)] {
+        if !rows.is_empty() {
+            text.push('\n');
+            text.push_str(&Table::new([head, "PENDING"]).rows(&rows));
+        }
+    }
+    Ok(text)
+}

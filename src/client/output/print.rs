@@ -1,0 +1,69 @@
+//! Answers for people.
+
+use std::io::{self, Write as _};
+
+use crate::client::answer::{Answer, Cancelled, Ending, Exit};
+use crate::client::task::Task;
+
+/// Writes `text` as lines, to the last byte. A reader that has gone away (`| head`) is no failure.
+pub fn to_stdout(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    match writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes some lines of many; false when the reader has gone away, and more would be in vain.
+pub fn lines(text: &str) -> Result<bool, Ending> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Ending::new(Exit::NothingDone, format!("write the answer: {error}"))),
+    }
+}
+
+/// Something to know that was not asked for: on stderr. Where that is closed, nobody wants to know.
+pub fn aside(text: &str) {
+    writeln!(io::stderr(), "{text}").ok();
+}
+
+/// What is said of a task that was just submitted.
+pub fn submitted(answer: &Answer) -> Result<String, Ending> {
+    let task: Task = answer.read()?;
+    let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
+    let advice = match task.state.as_str() {
+        "published" | "cancelled" | "dead" => "; nothing is scheduled: --replace schedules a new task under this name",
+        _ => "",
+    };
+    Ok(format!("{}  {verb}, {}, due {} to {}{advice}", task.id, task.state, task.due_at, task.topic))
+}
+
+/// What is said of a task that was just put under its name.
+pub fn replaced(answer: &Answer) -> Result<String, Ending> {
+    let task: Task = answer.read()?;
+    let verb = if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
+    Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+}
+
+/// All of a task.
+pub fn shown(answer: &Answer) -> Result<String, Ending> {
+    answer.read().map(|task: Task| task.lines())
+}
+
+/// The verdict of a cancel that took effect, and its task.
+pub fn cancelled(answer: &Answer) -> Result<String, Ending> {
+    let cancelled: Cancelled = answer.read()?;
+    Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
+}
+
+/// What is said of a dead letter that was dropped.
+pub fn dropped(answer: &Answer) -> Result<String, Ending> {
+    answer.read().map(|task: Task| format!("{}  dropped", task.id))
+}
+
+/// What is said of a dead letter that was put back.
+pub fn redriven(answer: &Answer) -> Result<String, Ending> {
+    let task: Task = answer.read()?;
+    Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
+}

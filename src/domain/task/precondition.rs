@@ -1,0 +1,70 @@
+//! Conditions on the task that a name stands for.
+
+use crate::domain::TaskId;
+
+/// Which task a name must stand for, and which it must not, so that a change by this name takes effect.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Precondition {
+    pub must_be: Option<TaskSet>,
+    pub must_not_be: Option<TaskSet>,
+}
+
+/// A set of tasks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TaskSet {
+    /// Every task there is.
+    Any,
+    These(Vec<TaskId>),
+}
+
+impl TaskSet {
+    fn holds(&self, task: TaskId) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(tasks) => tasks.contains(&task),
+        }
+    }
+}
+
+impl Precondition {
+    /// True when it allows everything.
+    pub const fn is_none(&self) -> bool {
+        self.must_be.is_none() && self.must_not_be.is_none()
+    }
+
+    /// True when a change may take effect while the name stands for `current`; `None`: for no task.
+    pub fn allows(&self, current: Option<TaskId>) -> bool {
+        let is_in = |tasks: &TaskSet| current.is_some_and(|task| tasks.holds(task));
+        self.must_be.as_ref().is_none_or(is_in) && !self.must_not_be.as_ref().is_some_and(is_in)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Shard, Timestamp};
+
+    #[test]
+    fn a_precondition_is_about_the_task_that_the_name_stands_for() {
+        let id = |random| TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), random);
+        let these = || Some(TaskSet::These(vec![id(1), id(2)]));
+        let (any, none) = (|| Some(TaskSet::Any), || Some(TaskSet::These(Vec::new())));
+        // What must be, what must not be; allowed for no task, for one of those, and for another one.
+        for (must_be, must_not_be, wanted) in [
+            (None, None, [true, true, true]),
+            (any(), None, [false, true, true]),
+            (these(), None, [false, true, false]),
+            (none(), None, [false, false, false]),
+            (None, any(), [true, false, false]),
+            (None, these(), [true, false, true]),
+            (None, none(), [true, true, true]),
+            (any(), these(), [false, false, true]),
+            (any(), any(), [false, false, false]),
+        ] {
+            let precondition = Precondition { must_be, must_not_be };
+            assert_eq!([None, Some(id(2)), Some(id(3))].map(|current| precondition.allows(current)), wanted, "{precondition:?}");
+        }
+        assert!(Precondition::default().is_none());
+        assert!(!Precondition { must_be: none(), must_not_be: None }.is_none());
+    }
+}

@@ -1,0 +1,31 @@
+//! Time: moments of the two clocks, and lengths of time.
+
+use std::time::Duration;
+
+pub mod duration;
+pub mod seldom;
+pub mod timestamp;
+
+/// Time since the process started, which no step of the wall clock moves. Only `clock` makes one in production; tests make their own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Monotonic(Duration);
+
+impl Monotonic {
+    pub const fn from_start(since_start: Duration) -> Self {
+        Self(since_start)
+    }
+
+    pub const fn since_start(self) -> Duration {
+        self.0
+    }
+
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}

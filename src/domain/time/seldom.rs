@@ -1,0 +1,47 @@
+//! What is said only so often.
+
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// Lets something through once in so long.
+#[derive(Debug)]
+pub struct Seldom {
+    every: Duration,
+    last_at: Option<Monotonic>,
+}
+
+impl Seldom {
+    pub const fn new(every: Duration) -> Self {
+        Self { every, last_at: None }
+    }
+
+    /// True when nothing was let through for so long; then this is.
+    pub fn lets_through(&mut self, now: Monotonic) -> bool {
+        let is_time = self.last_at.is_none_or(|at| now.since(at) >= self.every);
+        if is_time {
+            self.last_at = Some(now);
+        }
+        is_time
+    }
+
+    /// Begins anew; true when something was let through before.
+    pub fn reset(&mut self) -> bool {
+        self.last_at.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_let_through_in_so_long_and_at_once_after_a_reset() {
+        let mut seldom = Seldom::new(Duration::from_secs(30));
+        let at = |second| Monotonic::from_start(Duration::from_secs(second));
+        assert!(!seldom.reset());
+        assert_eq!([0, 29, 30, 31, 60].map(|second| seldom.lets_through(at(second))), [true, false, true, false, true]);
+        assert!(seldom.reset() && !seldom.reset());
+        assert!(seldom.lets_through(at(61)));
+    }
+}

@@ -1,0 +1,488 @@
+//! The claim loops: each claims from its part of the node's shards, by the rules of [`crate::engine::claiming`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::in_flight::batches::Past;
+use super::membership::{Bulletin, Progress, blame_of};
+use super::shared::Shared;
+use crate::clock;
+use crate::domain::ids::floor_of;
+use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
+use crate::engine::claiming::{Claim, Claiming, Poison, Scope, Settings, Taken};
+use crate::engine::sweeping::Sweeping;
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
+use crate::postgres::Error;
+use crate::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source, smallints};
+use crate::shutdown::Failure;
+
+/// Waits after a failed claim, from the first to the last.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// More ids than this in quarantine are not passed by any longer: something else is wrong.
+const QUARANTINE_MAX: usize = 1_000;
+
+/// How often the loops look.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// While much is due.
+    pub tick: Duration,
+    /// While little is due: each claim costs Postgres the same whether it takes one task or fifty, and so does the settle of its batch.
+    pub tick_calm: Duration,
+    /// While nothing is near: the window leaves time for it.
+    pub tick_idle: Duration,
+    pub loop_count: usize,
+}
+
+/// A claim of so many tasks is worth its cost: fewer at a tick, and the next one waits for more.
+const ROWS_CALM: u32 = 250;
+
+impl Pace {
+    /// From the beginning of one look that took `got` tasks to that of the next.
+    fn after(&self, got: u64) -> Duration {
+        let got = u32::try_from(got.max(1)).unwrap_or(u32::MAX);
+        let stretched = self.tick_calm.saturating_mul(ROWS_CALM) / got;
+        stretched.min(self.tick_calm).max(self.tick)
+    }
+}
+
+/// One claim loop.
+#[derive(Debug)]
+pub struct Claimer {
+    index: usize,
+    pace: Pace,
+    shared: Arc<Shared>,
+    bulletin: watch::Receiver<Bulletin>,
+    progress: Progress,
+    draining: CancellationToken,
+    claims: Claims,
+    claiming: Claiming,
+    /// What is due in `task_far`: it has strips only.
+    far: Claiming,
+    /// The node's shards.
+    shards: Vec<Shard>,
+    /// This loop's part of them.
+    mine: Vec<i16>,
+    /// The shards that are not this node's: the first loop looks after what is long overdue there. Its own shards have loops that sweep them, and whoever comes
+    /// second reads through all that the first has taken.
+    others: Vec<i16>,
+    all: Vec<i16>,
+    sweeping: Sweeping,
+    sweeping_others: Sweeping,
+    /// The last turn of the front found nothing: look before the next claim.
+    is_idle: bool,
+    retry: Duration,
+    /// What this loop's part of the gauges is: strips, and those that wait for room.
+    shown: [i64; 2],
+}
+
+/// What a loop is made of besides what it shares.
+#[derive(Debug)]
+pub struct Parts {
+    pub pace: Pace,
+    pub settings: Settings,
+    pub bulletin: watch::Receiver<Bulletin>,
+    pub progress: Progress,
+    pub draining: CancellationToken,
+    pub claims: Claims,
+}
+
+impl Claimer {
+    pub fn new(index: usize, shared: Arc<Shared>, parts: Parts) -> Self {
+        let cluster_shards: Vec<Shard> = shared.cluster.shards.all().collect();
+        let all = smallints(&cluster_shards);
+        Self {
+            index,
+            pace: parts.pace,
+            bulletin: parts.bulletin,
+            progress: parts.progress,
+            draining: parts.draining,
+            claims: parts.claims,
+            claiming: Claiming::new(parts.settings, &cluster_shards),
+            far: Claiming::new(parts.settings, &cluster_shards),
+            shards: Vec::new(),
+            mine: Vec::new(),
+            others: if index == 0 { all.clone() } else { Vec::new() },
+            all,
+            sweeping: Sweeping::default(),
+            sweeping_others: Sweeping::default(),
+            is_idle: false,
+            retry: RETRY_MIN,
+            shown: [0; 2],
+            shared,
+        }
+    }
+
+    /// Claims until the node drains.
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut sweeps = self.shared.calls.sweep.subscribe();
+        let mut wait = self.pace.tick;
+        let mut began_at = clock::monotonic();
+        loop {
+            tokio::select! {
+                () = self.draining.cancelled() => {
+                    self.progress.end(self.index);
+                    return Ok(());
+                }
+                // Each insert nudges while a topic takes nothing, or there is no room: a turn for each of them would be as many claims as there are inserts. Nor
+                // does it cut the pause after a failure short.
+                () = self.shared.calls.late.arrival(), if self.index == 0 && self.retry == RETRY_MIN && self.now().is_some() => {
+                    clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
+                }
+                changed = sweeps.changed() => {
+                    changed?;
+                    self.ask_for_sweeps();
+                }
+                () = clock::sleep(wait) => {}
+            }
+            self.progress.tick(self.index);
+            self.take_in_shards();
+            began_at = clock::monotonic();
+            wait = match self.turn().await {
+                Ok(next) => {
+                    self.retry = RETRY_MIN;
+                    match next {
+                        Next::Now => Duration::ZERO,
+                        Next::Soon => self.pace.tick.saturating_sub(clock::monotonic().since(began_at)),
+                        Next::Tick { got } => self.pace.after(got).saturating_sub(clock::monotonic().since(began_at)),
+                        Next::Idle => self.pace.tick_idle,
+                    }
+                }
+                Err(error) => self.back_off(&error),
+            };
+        }
+    }
+
+    fn note_success(&self, has_taken: bool) {
+        if let Some(mut streak) = self.progress.streak(self.index) {
+            streak.claimed(has_taken, !self.mine.is_empty(), clock::monotonic());
+        }
+    }
+
+    fn note_failure(&self, error: &Error) {
+        if let Some(mut streak) = self.progress.streak(self.index) {
+            streak.failed(chain(error), blame_of(error), clock::monotonic());
+        }
+    }
+
+    fn back_off(&mut self, error: &Error) -> Duration {
+        self.shared.metrics.claim_failures.inc();
+        self.note_failure(error);
+        if self.retry == RETRY_MIN {
+            tracing::warn!(error = chain(error), "claim failed; it will be tried again");
+        }
+        let wait = self.retry;
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+        wait
+    }
+
+    /// This loop's part of the node's shards: every n-th of them. Of those that are not the node's, the first loop has all.
+    fn take_in_shards(&mut self) {
+        {
+            let bulletin = self.bulletin.borrow_and_update();
+            if bulletin.mine == self.shards {
+                return;
+            }
+            self.shards.clone_from(&bulletin.mine);
+        }
+        let mine: Vec<Shard> = self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
+        let is_others = |shard: &Shard| self.index == 0 && self.shards.binary_search(shard).is_err();
+        let others: Vec<Shard> = self.shared.cluster.shards.all().filter(is_others).collect();
+        (self.mine, self.others) = (smallints(&mine), smallints(&others));
+        self.claiming.restart(&mine, &others);
+        self.show();
+        self.ask_for_sweeps();
+    }
+
+    /// The cluster's clock, while claims may be made.
+    fn now(&self) -> Option<Timestamp> {
+        self.shared.clock.now().filter(|_| self.shared.gate.may_claim())
+    }
+
+    fn ask_for_sweeps(&mut self) {
+        self.sweeping.ask();
+        self.sweeping_others.ask();
+    }
+
+    /// One turn: the front as far as it is due, then a little of what was set aside.
+    async fn turn(&mut self) -> Result<Next, Error> {
+        let Some(now) = self.now() else { return Ok(Next::Idle) };
+        if self.index == 0 {
+            for ids in self.shared.calls.late.take() {
+                self.claiming.came_late(ids, now);
+            }
+        }
+        if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
+            // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
+            self.claim_nothing(now).await?;
+        }
+        if self.mine.is_empty() && self.index > 0 {
+            return Ok(Next::Idle);
+        }
+        if self.claiming.passed_count() + self.far.passed_count() > 0 {
+            let full = self.shared.holdings.topics().full();
+            self.claiming.there_is_room(&full);
+            self.far.there_is_room(&full);
+        }
+        let mut got = 0;
+        while self.shared.holdings.has_room() && !self.mine.is_empty() {
+            let Some(claim) = self.claiming.next_of_front(now) else { break };
+            got += self.claim(Source::Task, &claim, now).await?;
+        }
+        self.is_idle = got == 0;
+        self.plan_sweep(now).await?;
+        let is_busy = self.claim_aside(now).await?;
+        let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
+        Ok(match (is_busy, got) {
+            (true, _) => Next::Now,
+            (false, 0) if !waits_for_room => Next::Idle,
+            (false, _) if waits_for_room => Next::Soon,
+            (false, got) => Next::Tick { got },
+        })
+    }
+
+    /// Claims behind the front until the next tick is due; true when there is more and room for it.
+    async fn claim_aside(&mut self, now: Timestamp) -> Result<bool, Error> {
+        let began_at = clock::monotonic();
+        while clock::monotonic().since(began_at) < self.pace.tick {
+            if !self.shared.holdings.has_room_behind_the_front() {
+                return Ok(false);
+            }
+            let (near, far) = (self.claiming.next_of_strips(), self.far.next_of_strips());
+            if near.is_none() && far.is_none() {
+                return Ok(false);
+            }
+            for (source, claim) in [(Source::Task, near), (Source::Far, far)] {
+                if let Some(claim) = claim {
+                    self.claim(source, &claim, now).await?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The gauges are of all loops together: each puts its own part in.
+    fn show(&mut self) {
+        let strips = self.claiming.strip_count() + self.far.strip_count();
+        let passed = self.claiming.passed_count() + self.far.passed_count();
+        let now = [strips, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        let metrics = &self.shared.metrics;
+        for (gauge, (now, shown)) in [&metrics.strips, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown)) {
+            gauge.inc_by(now - std::mem::replace(shown, now));
+        }
+    }
+
+    /// Looks behind the front: own shards always; the first loop also looks after what is long overdue in the shards of others.
+    async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
+        self.show();
+        let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
+        let at = clock::monotonic();
+        if self.sweeping_others.is_due(at, self.claiming.is_sweeping(Scope::Others)) && !self.others.is_empty() {
+            self.claiming.sweep(oldest, now, Scope::Others);
+            self.sweeping_others.began(at);
+        }
+        if self.sweeping.is_due(at, self.claiming.is_sweeping(Scope::Mine)) {
+            self.sweeping.began(at);
+            if !self.mine.is_empty() {
+                self.claiming.sweep(oldest, now, Scope::Mine);
+            }
+            if self.index == 0
+                && let Err(error) = self.look_aside(now).await
+            {
+                self.sweeping.ask();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The quarantine, and what is due in the far table. The front does not wait for somebody's lock on one of them: the next sweep looks again.
+    async fn look_aside(&mut self, now: Timestamp) -> Result<(), Error> {
+        for looked in [self.load_quarantine().await, self.plan_far(now).await] {
+            match looked {
+                Err(error) if error.is_of_a_lock() => {
+                    tracing::warn!(error = chain(&error), "a look gave way; the next sweep looks again");
+                    self.shared.metrics.claim_failures.inc();
+                }
+                looked => looked?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What is due in `task_far`: no node was there to move it in time.
+    async fn plan_far(&mut self, now: Timestamp) -> Result<(), Error> {
+        if self.far.strip_count() > 0 {
+            return Ok(());
+        }
+        if let Some(oldest) = self.claims.oldest_far(now).await? {
+            self.far.sweep(oldest, now, Scope::All);
+        }
+        Ok(())
+    }
+
+    async fn load_quarantine(&mut self) -> Result<(), Error> {
+        let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
+        self.shared.metrics.in_quarantine.set(i64::try_from(ids.len()).unwrap_or(i64::MAX));
+        self.shared.calls.set_quarantined(ids);
+        Ok(())
+    }
+
+    /// Makes one claim; how many tasks it took.
+    async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
+        let batch = BatchId::new(now, rand::random(), rand::random());
+        let (left_out, full) = {
+            let topics = self.shared.holdings.topics();
+            let mut left_out = topics.left_out();
+            left_out.extend(claim.left_out.iter().cloned());
+            (left_out, topics.full())
+        };
+        let quarantined = self.shared.calls.quarantined();
+        let shards = match claim.scope {
+            Scope::Mine => &self.mine,
+            Scope::Others => &self.others,
+            Scope::All => &self.all,
+        };
+        let request = Request {
+            left_out: &left_out,
+            quarantined: &quarantined,
+            is_beside_a_crowd: !claim.left_out.is_empty(),
+            ..Request::of_all(batch, self.shared.node, shards, claim.range)
+        };
+        let may_be_idle = std::mem::take(&mut self.is_idle);
+        if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
+            self.note_success(false);
+            self.claiming.took(claim, &Taken { full, ..Taken::default() });
+            return Ok(0);
+        }
+        self.shared.holdings.ask_for(batch);
+        let began_at = clock::monotonic();
+        let answer = self.claims.claim(source, request).await;
+        // A slow disk is no wedged loop.
+        self.progress.tick(self.index);
+        let (claimed, spent) = match answer {
+            Ok(Answer { claimed, now, spent }) => {
+                self.shared.clock.take_in(now, began_at);
+                self.note_success(matches!(claimed, Claimed::Batch(_)));
+                (claimed, spent)
+            }
+            Err(error) => {
+                self.shared.holdings.forget(batch);
+                let first = match error.is_of_the_data() {
+                    true => readable(self.claims.lowest(source, request).await)?,
+                    false => None,
+                };
+                return self.failed(source, claim, first, error).await;
+            }
+        };
+        match claimed {
+            Claimed::Batch(batch) => {
+                reach(Point::ClaimCommitted);
+                self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                let taken = Taken::of(&batch, spent, full);
+                self.claiming_of(source).took(claim, &taken);
+                self.take_in(batch, claim).await;
+                Ok(taken.got)
+            }
+            Claimed::Nothing => {
+                self.shared.holdings.forget(batch);
+                self.claiming_of(source).took(claim, &Taken { spent, full, ..Taken::default() });
+                Ok(0)
+            }
+            Claimed::TooLarge { first } => {
+                self.shared.holdings.forget(batch);
+                self.shared.metrics.claims_too_large.inc();
+                self.claiming_of(source).was_too_large(claim, first);
+                Ok(0)
+            }
+        }
+    }
+
+    async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), Error> {
+        let range = IdRange { from: floor_of(now), to: floor_of(now) };
+        let batch = BatchId::new(now, rand::random(), rand::random());
+        let request = Request::of_all(batch, self.shared.node, &self.all, range);
+        self.claims.claim(Source::Task, request).await?;
+        self.note_success(false);
+        Ok(())
+    }
+
+    async fn take_in(&mut self, batch: Batch, claim: &Claim) {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        self.shared.metrics.claimed.inc_by(count);
+        if let Some(now) = self.shared.clock.now().filter(|_| claim.is_front()) {
+            let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
+            self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
+        }
+        self.shared.take_in(batch, Past::Fresh).await;
+    }
+
+    /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again. `first`: the lowest id of its range that can be
+    /// read.
+    async fn failed(&mut self, source: Source, claim: &Claim, first: Option<Uuid>, error: Error) -> Result<u64, Error> {
+        if matches!(error, Error::GaveWay { .. }) {
+            tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
+            self.shared.metrics.claim_failures.inc();
+            self.note_failure(&error);
+            self.claiming_of(source).gave_way(claim);
+            return Ok(0);
+        }
+        if !error.is_of_the_data() {
+            // What cannot be done within the deadline must not be asked for again as it is, nor before all else.
+            if matches!(error, Error::Unanswered { .. }) && !claim.is_front() {
+                self.claiming_of(source).gave_way(claim);
+            }
+            return Err(error);
+        }
+        let reason = chain(&error);
+        match self.claiming_of(source).was_poisoned(claim, first) {
+            Poison::Narrowed => {
+                tracing::warn!(error = reason, range = ?claim.range, "a claim fails for what is in it; narrowing it down")
+            }
+            Poison::Unreadable => {
+                self.shared.metrics.claim_failures.inc();
+                tracing::error!(error = reason, range = ?claim.range, "what is in a range of ids cannot be read; it is passed by until the next sweep")
+            }
+            Poison::Row(id) => {
+                tracing::error!(task = %id, error = reason, "this task cannot be claimed; it is in quarantine");
+                self.shared.metrics.quarantined.inc();
+                self.claims.quarantine(id, &reason).await?;
+                self.load_quarantine().await?;
+            }
+        }
+        Ok(0)
+    }
+
+    fn claiming_of(&mut self, source: Source) -> &mut Claiming {
+        match source {
+            Source::Task => &mut self.claiming,
+            Source::Far => &mut self.far,
+        }
+    }
+}
+
+/// Nothing, where not even an id can be read.
+fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> {
+    match answer {
+        Err(error) if error.is_of_the_data() => Ok(None),
+        other => other,
+    }
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Now,
+    /// At the next tick: there may be room then.
+    Soon,
+    /// At a tick that is the longer the less was got.
+    Tick {
+        got: u64,
+    },
+    Idle,
+}

@@ -1,0 +1,508 @@
+//! What this node holds between claim and settle: its batches, how far each has come, and how much it is.
+//!
+//! What of each batch stands in the books, and what follows when Postgres says otherwise, is decided in [`crate::engine::books`].
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
+use crate::engine::books::{Books, Comparison, Effect, is_lost};
+use crate::engine::topics::{Action, Topics};
+use crate::postgres::tasks::settle::Settlement;
+
+/// What may be held at most. A claim that began below a bound may pass it by its own size (4000 tasks, 16 MiB).
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub tasks_max: usize,
+    pub bytes_max: usize,
+    pub batches_max: usize,
+}
+
+/// How much is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amount {
+    /// Without an outcome; in batches that are young, and in those that wait for their settle, all.
+    pub tasks: usize,
+    pub bytes: usize,
+    pub batches: usize,
+    /// Batches that are settled, and remembered until that is durable.
+    pub remembered: usize,
+}
+
+/// A batch in the hands of this node.
+#[derive(Debug)]
+pub struct Held {
+    pub batch: Batch,
+    /// Its place: half of the ticket with which its records go to the producer.
+    pub slot: u32,
+    held_at: Monotonic,
+    /// Whoever still has the batch as it was before it became lighter ([`Holdings::ease`]) shares it.
+    course: Arc<Mutex<Course>>,
+}
+
+/// Tasks and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Charge {
+    tasks: usize,
+    bytes: usize,
+}
+
+/// How far a batch has come.
+#[derive(Debug)]
+struct Course {
+    outcomes: Vec<Option<Outcome>>,
+    left: usize,
+    /// What counts against the bounds, for each topic of the batch.
+    charges: Vec<Charge>,
+    /// What was left when it was last eased.
+    eased_at: usize,
+    /// Tasks of which an earlier attempt may be in the topic.
+    maybe_sent: Vec<bool>,
+    /// When the last acknowledgement of each topic was passed on: not more than ten times a second.
+    heard_at: Vec<Option<Monotonic>>,
+    is_given_up: bool,
+    /// Its outcomes are not to be settled.
+    is_void: bool,
+}
+
+/// What is known of a batch when it is taken in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Past {
+    /// It was claimed just now, by this node.
+    Fresh,
+    /// It was loaded: whoever had it before may have published any of it.
+    MaybeSent,
+}
+
+/// What taking note of an outcome has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Noted {
+    MoreToCome,
+    /// That was the last one: the batch is to be settled.
+    Complete,
+    /// The batch is no longer this node's: it is to be let go.
+    GivenUp,
+}
+
+impl Held {
+    fn new(batch: Batch, slot: u32, past: Past, held_at: Monotonic) -> Self {
+        let course = Course {
+            outcomes: vec![None; batch.len()],
+            left: batch.len(),
+            charges: charges_of(&batch, |_| true),
+            eased_at: batch.len(),
+            maybe_sent: vec![past == Past::MaybeSent; batch.len()],
+            heard_at: vec![None; batch.topics().len()],
+            is_given_up: false,
+            is_void: false,
+        };
+        Self { batch, slot, held_at, course: Arc::new(Mutex::new(course)) }
+    }
+
+    pub fn topic_of(&self, index: usize) -> &TopicName {
+        &self.batch.topics()[usize::from(self.batch.topic_index(index))]
+    }
+
+    /// For how long it has been held.
+    pub fn age(&self, now: Monotonic) -> Duration {
+        now.since(self.held_at)
+    }
+
+    /// Takes note of what became of a task; a second outcome of the same task changes nothing.
+    pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
+        let mut course = self.lock();
+        if course.outcomes[index].is_some() {
+            return Noted::MoreToCome;
+        }
+        course.outcomes[index] = Some(outcome);
+        course.left -= 1;
+        match (course.left, course.is_given_up) {
+            (0, false) => Noted::Complete,
+            (0, true) => Noted::GivenUp,
+            _ => Noted::MoreToCome,
+        }
+    }
+
+    /// Notes that the record of a task may be in the topic; true when an earlier attempt may be, too.
+    pub fn note_maybe_sent(&self, index: usize, maybe_sent: bool) -> bool {
+        let mut course = self.lock();
+        course.maybe_sent[index] |= maybe_sent;
+        course.maybe_sent[index]
+    }
+
+    /// True when the acknowledgement of a task is news for its topic's state.
+    pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
+        let topic = usize::from(self.batch.topic_index(index));
+        let mut course = self.lock();
+        let is_news = course.heard_at[topic].is_none_or(|at| now.since(at).as_millis() >= 100);
+        if is_news {
+            course.heard_at[topic] = Some(now);
+        }
+        is_news
+    }
+
+    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled; where `is_void`, not even what is complete. False when
+    /// nothing is to come any more.
+    fn give_up(&self, is_void: bool) -> bool {
+        let mut course = self.lock();
+        course.is_void |= is_void;
+        let has_more = course.left > 0 && !course.is_given_up;
+        course.is_given_up |= has_more;
+        has_more
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.lock().is_given_up
+    }
+
+    /// True when its outcomes are not to be settled: another node may have published it since.
+    pub fn is_void(&self) -> bool {
+        self.lock().is_void
+    }
+
+    pub fn has_outcome(&self, index: usize) -> bool {
+        self.lock().outcomes[index].is_some()
+    }
+
+    /// A follow-up that would be due before `now` is due at `now`: its leaf may be gone otherwise, when Postgres was away for long.
+    ///
+    /// # Panics
+    /// Before all outcomes are known.
+    pub fn settlement(&self, now: Timestamp) -> Settlement {
+        let course = self.lock();
+        assert!(course.left == 0, "a batch is settled when each of its tasks has an outcome");
+        let outcomes: Vec<Outcome> = course.outcomes.iter().flatten().cloned().collect();
+        drop(course);
+        let mut settlement = Settlement::new(&self.batch, &outcomes);
+        settlement.put_off_until(now);
+        settlement
+    }
+
+    /// What it need not count for any more, and the batch without what its published tasks were made of, if that is worth it. Nothing, when nothing has come
+    /// of it since the last time, or all has: then it is about to be settled.
+    fn ease(&self) -> Option<(Vec<Charge>, Option<Batch>)> {
+        let mut course = self.lock();
+        if course.left == 0 || course.left == course.eased_at {
+            return None;
+        }
+        course.eased_at = course.left;
+        let open = charges_of(&self.batch, |index| course.outcomes[index].is_none());
+        let before = std::mem::replace(&mut course.charges, open);
+        let given_back = before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
+        // What was not published goes into a row of its own at the settle.
+        let is_over = |index: usize| matches!(course.outcomes[index], Some(Outcome::Published(_)));
+        let droppable: usize =
+            (0..self.batch.len()).filter(|index| is_over(*index)).map(|index| self.batch.task(index).bytes()).sum();
+        let is_worth_it = droppable > 0 && droppable.saturating_mul(4) >= self.batch.bytes();
+        Some((given_back, is_worth_it.then(|| self.batch.without(is_over))))
+    }
+
+    /// All that it still counts for.
+    fn take_charges(&self) -> Vec<Charge> {
+        let mut course = self.lock();
+        course.charges.iter_mut().map(std::mem::take).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Charge {
+    fn less(self, other: Self) -> Self {
+        Self { tasks: self.tasks.saturating_sub(other.tasks), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+}
+
+/// What the tasks of a batch that count come to, for each of its topics.
+fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
+    let mut charges = vec![Charge::default(); batch.topics().len()];
+    for (_, task) in batch.tasks().enumerate().filter(|(index, _)| counts(*index)) {
+        let charge = &mut charges[usize::from(task.topic)];
+        charge.tasks += 1;
+        charge.bytes += task.bytes();
+    }
+    charges
+}
+
+#[derive(Debug, Default)]
+struct State {
+    amount: Amount,
+    slots: Vec<Option<Arc<Held>>>,
+    free: Vec<u32>,
+    books: Books<Arc<Settlement>>,
+}
+
+/// All that is held, with its books and bounds.
+#[derive(Debug)]
+pub struct Holdings {
+    bounds: Bounds,
+    state: Mutex<State>,
+    topics: Mutex<Topics>,
+    /// Topics that are given up on, when last told; mostly none. Each record and each submit asks, so without a lock.
+    gone_count: AtomicUsize,
+}
+
+impl Holdings {
+    pub fn new(bounds: Bounds, topics: Topics) -> Self {
+        Self { bounds, state: Mutex::default(), topics: Mutex::new(topics), gone_count: AtomicUsize::new(0) }
+    }
+
+    /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
+    pub fn ask_for(&self, batch: BatchId) -> bool {
+        self.lock().books.ask_for(batch)
+    }
+
+    /// The statement brought no batch, or no answer.
+    pub fn forget(&self, batch: BatchId) {
+        self.lock().books.forget(batch);
+    }
+
+    /// Takes a batch in; `None` when this node was in doubt since it was asked for: the check of the own batches finds it, if it is this node's still.
+    ///
+    /// `past` says whether another owner may have published some of it.
+    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+        let id = batch.id;
+        let Some(held) = self.enter(batch, past, now) else {
+            tracing::warn!(batch = %id, "answered after this node was in doubt; it is taken in if it is this node's still");
+            return None;
+        };
+        let charges = held.lock().charges.clone();
+        let mut topics = self.topics();
+        for (topic, charge) in held.batch.topics().iter().zip(charges) {
+            topics.held(topic, charge.tasks, charge.bytes, now);
+        }
+        drop(topics);
+        Some(held)
+    }
+
+    /// At once: a doubt comes before it, and declines the batch, or after it, and finds the batch among those that are held.
+    fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+        let mut state = self.lock();
+        if state.books.decline(batch.id) {
+            return None;
+        }
+        state.books.hold(batch.id);
+        state.amount.tasks += batch.len();
+        state.amount.bytes += batch.bytes();
+        state.amount.batches += 1;
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.slots.push(None);
+            u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let held = Arc::new(Held::new(batch, slot, past, now));
+        state.slots[place(slot)] = Some(Arc::clone(&held));
+        Some(held)
+    }
+
+    /// This node does not know which batches are its own, and is about to ask.
+    pub fn doubt(&self) {
+        self.lock().books.doubt();
+    }
+
+    pub fn in_slot(&self, slot: u32) -> Option<Arc<Held>> {
+        self.lock().slots.get(place(slot))?.clone()
+    }
+
+    /// A settle of the batch was answered: what may have taken effect is remembered until it is durable.
+    pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
+        self.release(held, |books| books.settled(held.batch.id, settlement, effect, now));
+    }
+
+    /// This node has adopted a batch: what it remembers of it from before is void.
+    pub fn adopted(&self, batch: BatchId) {
+        self.lock().books.adopted(batch);
+    }
+
+    /// The batch is no longer this node's.
+    pub fn let_go(&self, held: &Held) {
+        self.release(held, |books| books.forget(held.batch.id));
+    }
+
+    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`.
+    pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
+        self.lock().books.durable_until(sent_at, undone);
+    }
+
+    /// A settle was done again.
+    pub fn settled_again(&self, batch: BatchId, now: Monotonic) {
+        self.lock().books.settled_again(batch, now);
+    }
+
+    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
+    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
+        self.lock().books.compare(own_unsettled, asked_at)
+    }
+
+    /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by others, or was settled a moment ago: what is still to come of it
+    /// is given up, and what is known of it is void, for it may come back to this node after another one has published it. Answers which are given up.
+    pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
+        let own: HashSet<BatchId> = own.iter().copied().collect();
+        let lost =
+            self.all_held().into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(true));
+        lost.map(|held| held.batch.id).collect()
+    }
+
+    /// The oldest batch in the books.
+    pub fn oldest_known(&self) -> Option<BatchId> {
+        self.lock().books.oldest()
+    }
+
+    /// Gives up what is held and incomplete. Answers which batches that were.
+    pub fn give_up_all(&self) -> Vec<BatchId> {
+        self.all_held().into_iter().filter(|held| held.give_up(false)).map(|held| held.batch.id).collect()
+    }
+
+    fn all_held(&self) -> Vec<Arc<Held>> {
+        self.lock().slots.iter().flatten().cloned().collect()
+    }
+
+    /// True when nothing is held, and nothing was asked for.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.amount == Amount::default() && !state.books.has_asked()
+    }
+
+    /// True when a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
+        self.held_for(now, age).iter().any(|held| {
+            let course = held.lock();
+            let mut outcomes = course.outcomes.iter().enumerate();
+            outcomes.any(|(index, outcome)| outcome.is_none() && held.batch.due_at(index) < due_before)
+        })
+    }
+
+    /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
+        let mut silent = HashSet::new();
+        for held in self.held_for(now, age) {
+            let course = held.lock();
+            let without = course
+                .outcomes
+                .iter()
+                .enumerate()
+                .filter(|(index, outcome)| outcome.is_none() && held.batch.due_at(*index) < due_before);
+            let topics: HashSet<u16> = without.map(|(index, _)| held.batch.topic_index(index)).collect();
+            silent.extend(topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()));
+        }
+        silent
+    }
+
+    pub fn amount(&self) -> Amount {
+        let state = self.lock();
+        Amount { remembered: state.books.settled_count(), ..state.amount }
+    }
+
+    pub fn has_room(&self) -> bool {
+        let (amount, bounds) = (self.amount(), self.bounds);
+        amount.tasks < bounds.tasks_max
+            && amount.bytes < bounds.bytes_max
+            && amount.batches < bounds.batches_max
+            && amount.remembered < bounds.batches_max
+    }
+
+    /// Tasks that are claimed as they are inserted come in small batches, hundreds a second. When a partition without a leader keeps a record of each for the
+    /// publish deadline, they may take a quarter of the room for batches; the claim loops gather what they do not take in far fewer.
+    pub fn has_room_on_insert(&self) -> bool {
+        self.has_room() && self.amount().batches < self.bounds.batches_max / 4
+    }
+
+    /// What is behind the front may take half of the room, of that for batches three quarters: what is on time comes first. What full topics hold does not count:
+    /// two slow ones would keep all others from what is behind the front.
+    pub fn has_room_behind_the_front(&self) -> bool {
+        let (tasks, bytes) = self.topics().held_by_full();
+        let (amount, bounds) = (self.amount(), self.bounds);
+        let (tasks, bytes) = (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
+        let has_room =
+            tasks < bounds.tasks_max / 2 && bytes < bounds.bytes_max / 2 && amount.batches < bounds.batches_max / 4 * 3;
+        has_room && self.has_room()
+    }
+
+    /// The state of the topics. Held for a moment only.
+    pub fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be told before what is gone is looked for.
+    pub fn set_gone_count(&self, count: usize) {
+        self.gone_count.store(count, Ordering::Relaxed);
+    }
+
+    /// True when the topic is given up on: its tasks become dead letters.
+    pub fn is_topic_gone(&self, topic: &TopicName) -> bool {
+        self.gone_count.load(Ordering::Relaxed) > 0 && self.topics().is_gone(topic)
+    }
+
+    /// A record was acknowledged after it had waited for so long.
+    pub fn acknowledged(&self, topic: &TopicName, waited: Duration, now: Monotonic) -> Option<Action> {
+        let mut topics = self.topics();
+        topics.waited(waited);
+        topics.acknowledged(topic, now)
+    }
+
+    /// Gives back what batches count for without need that are held for longer than `age` and not complete: a record that gets no answer keeps its batch
+    /// unsettled until the publish deadline, and what was acknowledged beside it must not take the room of others until then.
+    pub fn ease(&self, now: Monotonic, age: Duration) {
+        for held in self.held_for(now, age) {
+            let Some((given_back, lighter)) = held.ease() else { continue };
+            if let Some(batch) = lighter {
+                self.replace(&held, batch);
+            }
+            self.give_back(&held, &given_back);
+        }
+    }
+
+    /// Puts a batch in the place of the same one as it was, unless that was let go meanwhile.
+    fn replace(&self, held: &Held, batch: Batch) {
+        let mut state = self.lock();
+        let Some(in_slot) = state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id) else { return };
+        state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
+        let lighter = Held { batch, slot: held.slot, held_at: held.held_at, course: Arc::clone(&held.course) };
+        state.slots[place(held.slot)] = Some(Arc::new(lighter));
+    }
+
+    fn give_back(&self, held: &Held, charges: &[Charge]) {
+        let tasks: usize = charges.iter().map(|charge| charge.tasks).sum();
+        {
+            let mut state = self.lock();
+            state.amount.tasks = state.amount.tasks.saturating_sub(tasks);
+        }
+        let mut topics = self.topics();
+        for (topic, charge) in held.batch.topics().iter().zip(charges) {
+            topics.released(topic, charge.tasks, charge.bytes);
+        }
+    }
+
+    fn release(&self, held: &Held, note: impl FnOnce(&mut Books<Arc<Settlement>>)) {
+        {
+            let mut state = self.lock();
+            note(&mut state.books);
+            // Lighter by now, perhaps.
+            let Some(in_slot) = state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id) else {
+                return;
+            };
+            state.free.push(held.slot);
+            state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes());
+            state.amount.batches -= 1;
+        }
+        self.give_back(held, &held.take_charges());
+    }
+
+    fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<Held>> {
+        self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together, except when the books are wrong already.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(slot: u32) -> usize {
+    usize::try_from(slot).unwrap_or(usize::MAX)
+}

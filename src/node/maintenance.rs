@@ -1,0 +1,355 @@
+//! Upkeep: partitions are made ahead and retired when past, the far tasks moved to their leaves, expired names freed.
+//!
+//! Every node does it, each minute; advisory locks see to it that two do not at the same time, and the catalog tells whoever comes next how far it has
+//! come. An outage is no failure: what is there lasts for days, and the next round goes on.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{self, ClusterClock};
+use crate::domain::leaves::{Parent, Rules};
+use crate::domain::{IdRange, Timestamp};
+use crate::error_chain::chain;
+use crate::postgres::connection::Purpose;
+use crate::postgres::partitions::mover::Mover;
+use crate::postgres::partitions::retire::Retirer;
+use crate::postgres::partitions::{self, Census};
+use crate::postgres::tasks::names::Names;
+use crate::postgres::{Connection, Error, Settings};
+use crate::shutdown::{Failure, Tasks};
+use crate::telemetry::{Counter, Family, Gauge, Registry};
+
+const PURPOSE: Purpose = Purpose { name: "upkeep", deadline: Duration::from_secs(10), settings: &[] };
+/// After a round that failed, the next one comes no later than this.
+const RETRY: Duration = Duration::from_secs(5);
+/// Expired names that one transaction frees, and how many of these make a round: what is left waits for the next one.
+const NAMES_MAX: usize = 1000;
+const CHUNKS_MAX: usize = 500;
+
+/// Which leaves there are, as the catalog last said: shared by all that insert, claim or sweep. Cheap to read.
+#[derive(Debug, Default)]
+pub struct Leaves {
+    now: RwLock<Attached>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Attached {
+    oldest: Option<Timestamp>,
+    end: Option<Timestamp>,
+}
+
+impl Leaves {
+    /// Leaves are attached without a gap from now to here; what is due at or after it belongs in `task_far`. `None` before the first look: nothing can be
+    /// inserted yet.
+    pub fn end(&self) -> Option<Timestamp> {
+        self.read().end
+    }
+
+    /// Start of the oldest leaf: no task in `task` is due before. `None` before the first look.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.read().oldest
+    }
+
+    fn read(&self) -> Attached {
+        *self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_in(&self, rules: &Rules, attached: &BTreeSet<Timestamp>, now: Timestamp) {
+        let end = rules.end_of_run(Parent::Task, attached, now);
+        let oldest = attached.first().copied().unwrap_or(now);
+        let mut known = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        known.oldest = Some(oldest);
+        // Without the leaf of the moment nothing is known of those after it.
+        let is_known = end > now;
+        known.end = Some(known.end.filter(|_| !is_known).map_or(end, |before| before.max(end)));
+    }
+}
+
+type OfTable = Family<Vec<(&'static str, &'static str)>, Gauge>;
+type CountOfTable = Family<Vec<(&'static str, &'static str)>, Counter>;
+
+/// What is seen of the upkeep from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    attached: OfTable,
+    ahead_seconds: OfTable,
+    missing: OfTable,
+    retired: CountOfTable,
+    finalized: CountOfTable,
+    failures: CountOfTable,
+    far_tasks: Gauge,
+    far_moved: Counter,
+    far_stuck: Gauge,
+    names_freed: Counter,
+    names_prolonged: Counter,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let Self { attached, ahead_seconds, missing, retired, finalized, failures, far_tasks, far_moved, far_stuck, .. } =
+            &metrics;
+        let Self { names_freed, names_prolonged, .. } = &metrics;
+        for counters in [retired, finalized, failures] {
+            // From 0 on: an alarm that goes by an increase does not see the first one of a series that begins with it.
+            for parent in Parent::ALL {
+                counters.get_or_create(&label(parent)).inc_by(0);
+            }
+        }
+        registry.register("punctual_partitions", "Partitions that are attached (of the table task: leaves)", attached.clone());
+        registry.register(
+            "punctual_partitions_ahead_seconds",
+            "How far ahead of now partitions are attached without a gap; at 0 new tasks go to the far table (of task), or nothing can be claimed (of the execlog)",
+            ahead_seconds.clone(),
+        );
+        registry.register(
+            "punctual_partitions_missing",
+            "Partitions that should exist and could not be made; anything but 0 is an alarm",
+            missing.clone(),
+        );
+        registry.register(
+            "punctual_partitions_retired",
+            "Partitions that were dropped by this node, being past",
+            retired.clone(),
+        );
+        registry.register(
+            "punctual_partitions_finalized",
+            "Detaches of partitions that somebody had left half-done and this node has ended",
+            finalized.clone(),
+        );
+        registry.register(
+            "punctual_partitions_failures",
+            "Rounds of upkeep that failed, Postgres being away or refusing; they are repeated",
+            failures.clone(),
+        );
+        registry.register("punctual_far_tasks", "Tasks due beyond the last leaf; beyond 10,000 an estimate", far_tasks.clone());
+        registry.register(
+            "punctual_far_moved_tasks",
+            "Tasks that this node has moved from the far table to their leaves",
+            far_moved.clone(),
+        );
+        registry.register(
+            "punctual_far_stuck_tasks",
+            "Far tasks that Postgres refused to move to their leaves; anything but 0 is an alarm",
+            far_stuck.clone(),
+        );
+        registry.register("punctual_names_freed", "Expired names that this node has freed", names_freed.clone());
+        registry.register(
+            "punctual_names_prolonged",
+            "Names that were kept beyond their time because their task was still pending",
+            names_prolonged.clone(),
+        );
+        metrics
+    }
+}
+
+fn label(parent: Parent) -> Vec<(&'static str, &'static str)> {
+    vec![("table", parent.table())]
+}
+
+/// Makes partitions ahead and moves far tasks.
+#[derive(Debug)]
+pub struct Upkeep {
+    rules: Rules,
+    leaves: Arc<Leaves>,
+    connection: Connection,
+    mover: Mover,
+    metrics: Metrics,
+}
+
+impl Upkeep {
+    pub fn new(settings: &Settings, rules: Rules, leaves: Arc<Leaves>, metrics: Metrics) -> Self {
+        Self { rules, leaves, connection: Connection::new(settings, PURPOSE), mover: Mover::new(settings), metrics }
+    }
+
+    /// Runs rounds until `stopping`.
+    pub async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+        let interval = self.rules.interval();
+        loop {
+            // Cut off anywhere, it has done what it has done: each statement commits by itself.
+            let Some(outcome) = stopping.run_until_cancelled(self.round()).await else { return Ok(()) };
+            let pause = match outcome {
+                Ok(()) => interval,
+                Err(error) => {
+                    self.metrics.failures.get_or_create(&label(Parent::Task)).inc();
+                    tracing::warn!(error = chain(&error), "upkeep of the partitions failed; it is repeated");
+                    interval.min(RETRY)
+                }
+            };
+            tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                () = clock::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One round: what is to come is made, and far tasks are moved.
+    pub async fn round(&mut self) -> Result<(), Error> {
+        let made = self.make_all().await;
+        // A table whose partitions cannot be made must not keep far tasks from the leaves that are there.
+        let moved = self.move_far().await;
+        made.and(moved)
+    }
+
+    /// Makes partitions; true when those of this moment are there for all tables. Before that a node may neither claim nor insert: it would be refused.
+    pub async fn make_all(&mut self) -> Result<bool, Error> {
+        let mut outcome = Ok(true);
+        for parent in Parent::ALL {
+            // What cannot be made for one table must not keep the others.
+            outcome = match (outcome, self.make_ahead(parent).await) {
+                (Ok(all), Ok(this)) => Ok(all && this),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        outcome
+    }
+
+    /// True when what is due now has a partition.
+    async fn make_ahead(&mut self, parent: Parent) -> Result<bool, Error> {
+        let (census, now) = partitions::take_census(&mut self.connection, parent).await?;
+        let missing = self.rules.missing(parent, &census.attached, now);
+        let made = partitions::create(&mut self.connection, &self.rules, &missing).await;
+        let (census, now) = match missing.is_empty() {
+            true => (census, now),
+            false => partitions::take_census(&mut self.connection, parent).await?,
+        };
+        self.report(parent, &census, now);
+        made?;
+        Ok(self.rules.end_of_run(parent, &census.attached, now) > now)
+    }
+
+    fn report(&self, parent: Parent, census: &Census, now: Timestamp) {
+        let end = self.rules.end_of_run(parent, &census.attached, now);
+        let missing_count = self.rules.missing(parent, &census.attached, now).len();
+        if parent == Parent::Task {
+            self.leaves.take_in(&self.rules, &census.attached, now);
+        }
+        self.metrics.attached.get_or_create(&label(parent)).set(count(census.attached.len()));
+        self.metrics.missing.get_or_create(&label(parent)).set(count(missing_count));
+        let ahead_seconds = i64::try_from(end.since(now).as_secs()).unwrap_or(i64::MAX);
+        self.metrics.ahead_seconds.get_or_create(&label(parent)).set(ahead_seconds);
+        if ahead_seconds == 0 {
+            tracing::error!(table = parent.table(), "there is no partition for what comes next");
+        }
+    }
+
+    async fn move_far(&mut self) -> Result<(), Error> {
+        let (census, now) = partitions::take_census(&mut self.connection, Parent::Task).await?;
+        // What is due already is claimed from the far table itself: its leaf may be gone.
+        let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
+        let moved = self.mover.round(IdRange::of_times(now, end)).await?;
+        self.metrics.far_moved.inc_by(moved.task_count);
+        self.metrics.far_stuck.set(i64::try_from(moved.stuck_count).unwrap_or(i64::MAX));
+        let far_count = self.mover.count().await?;
+        self.metrics.far_tasks.set(i64::try_from(far_count).unwrap_or(i64::MAX));
+        Ok(())
+    }
+}
+
+/// How soon it is looked again whether the clock is steady.
+const STEADY_POLL: Duration = Duration::from_secs(1);
+
+fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+/// Frees expired names until `stopping`; not while the clock of Postgres may be wrong, for what is freed is not to be had back.
+pub async fn sweep_names(
+    names: Arc<Names>,
+    clock: Arc<ClusterClock>,
+    interval: Duration,
+    metrics: Metrics,
+    stopping: CancellationToken,
+) -> Result<(), Failure> {
+    loop {
+        let chunks_max = if clock.is_steady() { CHUNKS_MAX } else { 0 };
+        for _chunk in 0..chunks_max {
+            match names.sweep(i64::try_from(NAMES_MAX).unwrap_or(i64::MAX)).await {
+                Ok(swept) => {
+                    metrics.names_freed.inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
+                    metrics.names_prolonged.inc_by(u64::try_from(swept.prolonged_count).unwrap_or(u64::MAX));
+                    if swept.freed_count + swept.prolonged_count < NAMES_MAX || stopping.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    // An expired name is free before it is swept: nobody waits for this.
+                    tracing::warn!(error = chain(&error), "freeing expired names failed; it is repeated");
+                    break;
+                }
+            }
+        }
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(()),
+            () = clock::sleep(interval) => {}
+        }
+    }
+}
+
+/// Starts the upkeep of the partitions: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
+pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<ClusterClock>) {
+    for parent in Parent::ALL {
+        let retirer = Retirer::new(settings, parent, upkeep.rules);
+        let retiring = retire(retirer, Arc::clone(clock), parent, upkeep.rules, upkeep.metrics.clone());
+        let stopping = tasks.stopping.clone();
+        tasks.spawn("retire partitions", async move {
+            // Cut off anywhere, a retirement is taken up again by whoever comes next.
+            stopping.run_until_cancelled(Box::pin(retiring)).await;
+            Ok(())
+        });
+    }
+    tasks.spawn("keep partitions", upkeep.run(tasks.stopping.clone()));
+}
+
+/// Not while the clock of Postgres may be wrong: what is retired is not to be had back.
+async fn retire(mut retirer: Retirer, clock: Arc<ClusterClock>, parent: Parent, rules: Rules, metrics: Metrics) {
+    loop {
+        if !clock.is_steady() {
+            clock::sleep(STEADY_POLL).await;
+            continue;
+        }
+        match retirer.round().await {
+            Ok(retired) => {
+                metrics.retired.get_or_create(&label(parent)).inc_by(retired.dropped_count);
+                metrics.finalized.get_or_create(&label(parent)).inc_by(retired.finalized_count);
+            }
+            Err(error) => {
+                metrics.failures.get_or_create(&label(parent)).inc();
+                tracing::warn!(table = parent.table(), error = chain(&error), "retiring partitions failed; it is repeated");
+            }
+        }
+        clock::sleep(rules.interval()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ClusterSettings;
+
+    #[test]
+    fn the_end_of_the_leaves_does_not_go_back_when_the_leaf_of_the_moment_is_not_seen() {
+        let (leaves, rules) = (Leaves::default(), Rules::new(&ClusterSettings::DEFAULT));
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        assert_eq!((leaves.oldest(), leaves.end()), (None, None));
+        leaves.take_in(&rules, &BTreeSet::from([at(0), at(900)]), at(100));
+        assert_eq!((leaves.oldest(), leaves.end()), (Some(at(0)), Some(at(1800))));
+        leaves.take_in(&rules, &BTreeSet::from([at(900)]), at(1000));
+        assert_eq!((leaves.oldest(), leaves.end()), (Some(at(900)), Some(at(1800))));
+        leaves.take_in(&rules, &BTreeSet::new(), at(1000));
+        assert_eq!(leaves.end(), Some(at(1800)));
+    }
+
+    #[test]
+    fn what_was_made_while_the_clock_was_ahead_does_not_hide_the_gap_before_it() {
+        let (leaves, rules) = (Leaves::default(), Rules::new(&ClusterSettings::DEFAULT));
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        leaves.take_in(&rules, &BTreeSet::from([at(0), at(9000), at(9900)]), at(9100));
+        assert_eq!(leaves.end(), Some(at(10_800)));
+        leaves.take_in(&rules, &BTreeSet::from([at(0), at(9000), at(9900)]), at(200));
+        assert_eq!(leaves.end(), Some(at(900)));
+    }
+}

@@ -1,0 +1,58 @@
+//! A due millisecond of a batch, or as many of them as the precision makes one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::{TaskId, Timestamp};
+use crate::node::in_flight::batches::Held;
+
+/// A due millisecond of a batch: tasks `order[position..end]`.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) due_at: Timestamp,
+    pub(super) held: Arc<Held>,
+    pub(super) order: Arc<[u32]>,
+    pub(super) position: usize,
+    pub(super) end: usize,
+}
+
+impl Slice {
+    /// The id of the task that comes next. `None` when all are handed over.
+    pub(super) fn next_id(&self) -> Option<TaskId> {
+        (self.position < self.end).then(|| self.held.batch.id_of(place(self.order[self.position])))
+    }
+
+    /// One task of a batch, by its place in it.
+    pub(super) fn of_one(held: Arc<Held>, index: u32) -> Self {
+        let due_at = held.batch.due_at(place(index));
+        Self { due_at, held, order: Arc::new([index]), position: 0, end: 1 }
+    }
+}
+
+/// Cuts a batch into slices of one `precision` each, in due order.
+pub(super) fn slices_of(held: &Arc<Held>, precision: Duration) -> Vec<Slice> {
+    let batch = &held.batch;
+    let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
+    order.sort_by_key(|index| batch.id_of(place(*index)));
+    let order: Arc<[u32]> = order.into();
+    let end_of = |index: u32| end_of_slice(batch.due_at(place(index)), precision);
+    let (mut slices, mut position) = (Vec::new(), 0);
+    while position < order.len() {
+        let due_at = end_of(order[position]);
+        let end = position + order[position..].partition_point(|index| end_of(*index) <= due_at);
+        slices.push(Slice { due_at, held: Arc::clone(held), order: Arc::clone(&order), position, end });
+        position = end;
+    }
+    slices
+}
+
+/// The end of the slice that a due time falls into: the next multiple of the precision.
+fn end_of_slice(due_at: Timestamp, precision: Duration) -> Timestamp {
+    let width = i64::try_from(precision.as_millis()).unwrap_or(i64::MAX).max(1);
+    let millis = due_at.as_millis();
+    Timestamp::from_millis(millis.saturating_add(width - 1) / width * width)
+}
+
+fn place(index: u32) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX)
+}

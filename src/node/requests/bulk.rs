@@ -1,0 +1,234 @@
+//! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed one by one, so a call is bounded in rows and in time, and what
+//! it counts is what its own commits have changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::retry_policy::{Tries, trouble_of, trouble_of_look};
+use crate::clock;
+use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
+use crate::error_chain::chain;
+use crate::node::messages::{Bulk, BulkDone, Trouble};
+use crate::node::shared::Shared;
+use crate::postgres::Error;
+use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
+use crate::postgres::lists::dead_letters::{Change, DeadLetters};
+use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
+use crate::postgres::tasks::cancel::GROUP_MAX;
+
+/// A call that has taken so long begins no further piece: it says how far it has come.
+const SPAN_MAX: Duration = Duration::from_secs(5);
+
+/// Answers what changes dead letters, or many tasks.
+#[derive(Debug)]
+pub struct Bulks {
+    pub listing: Arc<Listing>,
+    pub dead_letters: Arc<DeadLetters>,
+    pub cancels: CancelMany,
+    pub shared: Arc<Shared>,
+    /// When a request must be answered. A call ends by itself at half of it, or its caller would not learn what was done.
+    pub request_deadline: Duration,
+}
+
+/// How far a call has come.
+struct Progress<'a> {
+    bulk: &'a Bulk,
+    begins_until: Monotonic,
+    task_count: u64,
+    has_ended: bool,
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && !self.bulk.is_dry_run {
+            let (topic, task_count) = (&self.bulk.topic, self.task_count);
+            tracing::warn!(%topic, task_count, "a call for many tasks was cut off, by its caller or its deadline; at least so many were done");
+        }
+    }
+}
+
+impl<'a> Progress<'a> {
+    fn new(bulk: &'a Bulk, request_deadline: Duration) -> Self {
+        let begins_until = clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2));
+        Self { bulk, begins_until, task_count: 0, has_ended: false }
+    }
+
+    fn room(&self) -> u64 {
+        Bulk::TASKS_MAX.saturating_sub(self.task_count)
+    }
+
+    fn has_time(&self) -> bool {
+        clock::monotonic() < self.begins_until
+    }
+
+    /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
+    fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+        self.has_ended = true;
+        match (self.task_count, error.is_unknown()) {
+            (0, _) => Err(trouble_of(error)),
+            (count, true) => Err(Trouble::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
+            (_, false) => {
+                tracing::warn!(error = chain(error), "a call for many tasks ends early, and says so");
+                Ok(self.with_more(searched_to))
+            }
+        }
+    }
+
+    /// A look that failed has changed nothing: what was done before it is certain.
+    fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+        self.has_ended = true;
+        if self.task_count == 0 { Err(trouble_of_look(error)) } else { Ok(self.with_more(searched_to)) }
+    }
+
+    fn with_more(mut self, searched_to: Option<Cursor>) -> BulkDone {
+        self.has_ended = true;
+        BulkDone { task_count: self.task_count, has_more: true, searched_to }
+    }
+
+    fn with_no_more(mut self) -> BulkDone {
+        self.has_ended = true;
+        BulkDone { task_count: self.task_count, has_more: false, searched_to: None }
+    }
+}
+
+impl Bulks {
+    /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let selection = bulk.selection();
+        let (mut progress, mut from) = (Progress::new(bulk, self.request_deadline), bulk.from);
+        loop {
+            // Beyond the bound one more task is looked for.
+            let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
+            let page = match self.look(&selection, from, limit).await {
+                Ok(page) => page,
+                Err(error) => return progress.end_with_look(&error, from),
+            };
+            if progress.room() == 0 {
+                let has_more = page.next.is_some() || !page.tasks.is_empty();
+                return Ok(if has_more { progress.with_more(from) } else { progress.with_no_more() });
+            }
+            if let Err(error) = self.cancel_page(bulk, &page, &mut progress).await {
+                return progress.end_with(&error, from);
+            }
+            match page.next {
+                None => return Ok(progress.with_no_more()),
+                next if !progress.has_time() => return Ok(progress.with_more(next)),
+                next => from = next,
+            }
+        }
+    }
+
+    async fn look(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
+        self.shared.metrics.rows_looked_at.inc_by(page.looked);
+        Ok(page)
+    }
+
+    async fn cancel_page(&self, bulk: &Bulk, page: &TaskPage, progress: &mut Progress<'_>) -> Result<(), Error> {
+        if bulk.is_dry_run {
+            progress.task_count += self.cancels.count(&page.tasks).await?;
+            return Ok(());
+        }
+        let mut group = CancelGroup::new(&page.tasks);
+        let mut tries = Tries::default();
+        let outcome = loop {
+            match self.cancels.cancel(&mut group).await {
+                Err(error) if tries.again(&error) => {}
+                other => break other,
+            }
+        };
+        self.shared.metrics.cancelled.inc_by(group.cancelled_count);
+        progress.task_count += group.cancelled_count;
+        outcome
+    }
+
+    /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of a call.
+    pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let (topic, all) = (&bulk.topic, bulk.selection().ids());
+        let mut from = bulk.from;
+        if bulk.is_dry_run {
+            return self.count_dead(topic, all.behind(from)).await.map_err(|error| trouble_of_look(&error));
+        }
+        let mut progress = Progress::new(bulk, self.request_deadline);
+        let mut tries = Tries::default();
+        // Each piece begins behind the one before: what was put back may have died again, and under an old snapshot the index still has all that was changed.
+        while progress.room() > 0 {
+            let changed = match self.dead_letters.change_some(change, topic, all.behind(from), progress.room()).await {
+                Err(error) if tries.again(&error) => continue,
+                Err(error) => return progress.end_with(&error, from),
+                Ok(changed) => changed,
+            };
+            let Some(last) = changed.last else { break };
+            from = Some(Cursor { after: last });
+            progress.task_count += match change {
+                Change::Redrive => self.put_back(&changed.rows),
+                Change::Drop => self.dropped(changed.rows.len()),
+            };
+            if !progress.has_time() {
+                return Ok(progress.with_more(from));
+            }
+        }
+        // Beyond the bound one more is looked for; and of what is dropped, one that was passed by, for somebody else had it in hand and may have left it. (What is
+        // put back may have died again: to begin anew with it would have no end.)
+        let passed_by = (change == Change::Drop).then_some((all, None));
+        for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
+            match self.dead_letters.ids(topic, rest, 1).await {
+                Ok(left) if left.is_empty() => {}
+                Ok(_) => return Ok(progress.with_more(searched_to)),
+                Err(error) => return progress.end_with_look(&error, searched_to),
+            }
+        }
+        Ok(progress.with_no_more())
+    }
+
+    async fn count_dead(&self, topic: &TopicName, range: IdRange) -> Result<BulkDone, Error> {
+        let mut ids = self.dead_letters.ids(topic, range, Bulk::TASKS_MAX + 1).await?;
+        let count_max = usize::try_from(Bulk::TASKS_MAX).unwrap_or(usize::MAX);
+        let has_more = ids.len() > count_max;
+        ids.truncate(count_max);
+        let searched_to = ids.last().filter(|_last| has_more).map(|last| Cursor { after: *last });
+        Ok(BulkDone { task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX), has_more, searched_to })
+    }
+
+    /// Puts one dead letter back.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let redriven = change(|| self.dead_letters.redrive(id)).await?;
+        Ok(redriven.map(|redriven| {
+            self.put_back(&[redriven.row]);
+            redriven.view
+        }))
+    }
+
+    /// Drops one dead letter.
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let dropped = change(|| self.dead_letters.discard(id)).await?;
+        self.dropped(usize::from(dropped.is_some()));
+        Ok(dropped)
+    }
+
+    /// Sees to it that new rows are claimed at once; answers how many they are.
+    fn put_back(&self, rows: &[TaskId]) -> u64 {
+        self.shared.look_after(IdRange::spanning(rows.iter().copied()));
+        let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        self.shared.metrics.redriven.inc_by(count);
+        count
+    }
+
+    /// Counts what was dropped.
+    fn dropped(&self, count: usize) -> u64 {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        self.shared.metrics.dead_letters_dropped.inc_by(count);
+        count
+    }
+}
+
+/// Makes a change of one dead letter, again when it gave way.
+async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Trouble> {
+    let mut tries = Tries::default();
+    loop {
+        match make().await {
+            Err(error) if tries.again(&error) => {}
+            outcome => return outcome.map_err(|error| trouble_of(&error)),
+        }
+    }
+}

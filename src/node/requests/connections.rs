@@ -1,0 +1,155 @@
+//! The connections to Postgres without which a caller would be turned away: opened at the start, kept open, and shown.
+//!
+//! A connection that is opened at its first use may find none left, long after the node has said that it is ready. So whoever owns one
+//! looks at it every two seconds, whether it is used or not, and opens it again when it is gone.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::error_chain::chain;
+use crate::node::messages::{Lack, Missing};
+use crate::postgres::Error;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+use crate::postgres::tasks::replace::Replaces;
+use crate::shutdown::Failure;
+
+/// How often a connection is looked at: a third of what a load balancer takes for three probes.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How often one that could not be opened is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
+/// Why each of them is not open; `None` for one that is.
+#[derive(Clone, Debug, Default)]
+pub struct Connections(Arc<Mutex<Vec<Option<String>>>>);
+
+impl Connections {
+    /// One more, which is missing until it is shown to be open.
+    pub fn keep(&self) -> Kept {
+        let index = self.with(|all| {
+            all.push(Some("a connection that callers need is being opened".to_owned()));
+            all.len() - 1
+        });
+        Kept { all: self.clone(), index, timer: Box::pin(async {}) }
+    }
+
+    /// What is missing while one of them cannot be opened.
+    pub fn missing(&self) -> Option<Missing> {
+        self.with(|all| {
+            let mut whys: Vec<&str> = all.iter().filter_map(Option::as_deref).collect();
+            whys.dedup();
+            (!whys.is_empty()).then(|| Missing { what: Lack::Connections, why: whys.join("; ") })
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Option<String>>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A connection, or the first of some, that its owner keeps open.
+pub struct Kept {
+    all: Connections,
+    index: usize,
+    timer: Timer,
+}
+
+impl Kept {
+    /// Waits until the connection is to be looked at; the first time is at once. After it comes `show`.
+    pub async fn due(&mut self) {
+        self.timer.as_mut().await;
+    }
+
+    /// Shows whether the connection is open.
+    pub fn show(&mut self, opened: Result<(), Error>) {
+        let pause = if opened.is_ok() { INTERVAL } else { RETRY };
+        let why = opened.err().map(|error| chain(&error));
+        if let Some(why) = &why {
+            tracing::debug!(why, "a connection that callers need is not open");
+        }
+        self.all.with(|all| all[self.index] = why);
+        self.timer = Box::pin(clock::sleep(pause));
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+/// Those that callers share.
+#[derive(Debug)]
+pub struct Pools {
+    pub look_up: Arc<LookUp>,
+    pub names: Arc<Names>,
+    pub replaces: Arc<Replaces>,
+}
+
+impl Pools {
+    /// Keeps one connection of each open until the node stops.
+    pub async fn keep(self, connections: Connections, stopping: CancellationToken) -> Result<(), Failure> {
+        let [mut look_up, mut names, mut replaces] = [(); 3].map(|()| connections.keep());
+        let keeping = async {
+            tokio::join!(
+                async {
+                    loop {
+                        look_up.due().await;
+                        look_up.show(self.look_up.keep_open().await);
+                    }
+                },
+                async {
+                    loop {
+                        names.due().await;
+                        names.show(self.names.keep_open().await);
+                    }
+                },
+                async {
+                    loop {
+                        replaces.due().await;
+                        replaces.show(self.replaces.keep_open().await);
+                    }
+                },
+            );
+        };
+        // On the heap: three connections that are being made are large.
+        stopping.run_until_cancelled(Box::pin(keeping)).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::postgres::connection::error::Cause;
+
+    fn unreachable(why: &'static str) -> Error {
+        Error::Unreachable { what: "connect for submit".to_owned(), source: Cause::Fact(why) }
+    }
+
+    #[tokio::test]
+    async fn each_must_have_been_open_and_be_so_still() {
+        let connections = Connections::default();
+        assert!(connections.missing().is_none());
+        let [mut first, mut second] = [(); 2].map(|()| connections.keep());
+        first.due().await;
+        first.show(Ok(()));
+        assert!(connections.missing().is_some_and(|missing| missing.why.contains("being opened")));
+        second.show(Ok(()));
+        assert!(connections.missing().is_none());
+        first.show(Err(unreachable("too many")));
+        let missing = connections.missing().unwrap();
+        assert_eq!(missing.what, Lack::Connections);
+        assert!(missing.why.starts_with("connect for submit: ") && missing.why.ends_with("too many"), "{}", missing.why);
+        first.show(Ok(()));
+        assert!(connections.missing().is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! What people ask about many tasks: lists of them, and how many there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::retry_policy::trouble_of_look;
+use crate::domain::{Cursor, List, Page, Selection, TopicName};
+use crate::node::messages::{Counts, Figure, Trouble};
+use crate::node::metrics::Metrics;
+use crate::postgres::Error;
+use crate::postgres::lists::counts::{Counted, Counter};
+use crate::postgres::lists::dead_letters::DeadLetters;
+use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
+
+/// Topics that are counted one by one in an answer, the largest.
+const TOPICS_MAX: usize = 1000;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Answers what only reads.
+#[derive(Debug)]
+pub struct Lists {
+    pub listing: Arc<Listing>,
+    pub dead_letters: Arc<DeadLetters>,
+    pub counter: Counter,
+    pub metrics: Metrics,
+}
+
+impl Lists {
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let page = match list {
+            List::Tasks => self.pending(selection, from, limit).await,
+            List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
+        };
+        page.map_err(|error| trouble_of_look(&error))
+    }
+
+    async fn pending(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
+        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
+        self.metrics.rows_looked_at.inc_by(page.looked);
+        Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
+    }
+
+    /// Whether any pending task or dead letter is for `topic`. `searched` is a list that has none of it. `None`: a bounded search did
+    /// not come to an end, or failed.
+    pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        let whole = Selection { topic: Some(topic.clone()), ..Selection::default() };
+        for list in [List::DeadLetters, List::Tasks] {
+            if searched == Some(list) {
+                continue;
+            }
+            let (has_some, has_more) = match list {
+                List::DeadLetters => {
+                    let page = self.dead_letters.page(&whole, None, 1).await.ok()?;
+                    (!page.tasks.is_empty(), page.next.is_some())
+                }
+                List::Tasks => {
+                    let page = self.listing.page(&whole, None, 1, LOOKED_MAX_OF_BULK).await.ok()?;
+                    self.metrics.rows_looked_at.inc_by(page.looked);
+                    (!page.tasks.is_empty(), page.next.is_some())
+                }
+            };
+            match (has_some, has_more) {
+                (true, _) => return Some(true),
+                (false, true) => return None,
+                (false, false) => {}
+            }
+        }
+        Some(false)
+    }
+
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        let counted = self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
+        Ok(counts_of(&counted, topic))
+    }
+}
+
+fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
+    let topic = topic.map(TopicName::as_str);
+    let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
+    let of_hour = |task_count| Figure { task_count, is_exact: counted.is_exact_of_hour };
+    let topics = counted.topics(topic);
+    // A topic with few tasks may be on no page of a sample.
+    let has_more_topics = topics.len() > TOPICS_MAX || (!counted.is_exact && topic.is_none());
+    let minutes = (0_u32..).zip(counted.minutes(topic));
+    Counts {
+        as_of: counted.as_of,
+        pending: figure(topics.iter().map(|(_, count)| count).sum()),
+        topics: topics.iter().take(TOPICS_MAX).map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect(),
+        has_more_topics,
+        minutes: minutes.map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count))).collect(),
+    }
+}

@@ -1,0 +1,112 @@
+//! Replacements by name: what is pending is withdrawn and another task takes its place; what is claimed stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::placing::{Place, Sorter, clamp, put_in_order};
+use super::retry_policy::{Tries, refusal_of, refusal_of_look, trouble_of};
+use crate::clock;
+use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
+use crate::error_chain::chain;
+use crate::node::messages::{Placed, Refusal, Trouble};
+use crate::node::shared::Shared;
+use crate::postgres::Error;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Entry;
+use crate::postgres::tasks::replace::withdraw::Withdrawal;
+use crate::postgres::tasks::replace::{Replacement, Replaces};
+
+/// Waits between looks at a task that is being moved.
+const MOVING: Duration = Duration::from_millis(5);
+/// So many looks at a task that stands in a table and cannot be taken out: an earlier attempt of it may be in the topic.
+const LOOKS_MAX: usize = 3;
+/// Others may replace the same name, or give way to it, so often.
+const TRIES_MAX: usize = 10;
+
+/// Replaces tasks by their names.
+#[derive(Debug)]
+pub struct Replacer {
+    pub shared: Arc<Shared>,
+    pub replaces: Arc<Replaces>,
+}
+
+/// What is known of the task that a name stands for, once it was not found where it could be taken out.
+enum Finding {
+    Final,
+    TooLate(Placed),
+    Moving,
+}
+
+impl Replacer {
+    /// Puts a named task in the place of the one that its name stands for, unless it is too late for that, or `condition` does not allow it.
+    pub async fn replace(&self, mut task: NewTask, condition: &Precondition, look_up: &LookUp) -> Result<Placed, Refusal> {
+        let mut over: Option<TaskId> = None;
+        let mut looks = 0;
+        put_in_order(&self.shared, [&mut task]);
+        for _try in 0..TRIES_MAX {
+            clamp(std::slice::from_mut(&mut task), self.shared.now());
+            match self.try_replace(&task, over, condition).await {
+                Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
+                Ok(Replacement::Replaced) => {
+                    self.shared.metrics.replaced.inc();
+                    return Ok(Placed::Replaced(task.id));
+                }
+                Ok(Replacement::Overtaken) => {}
+                Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
+                Ok(Replacement::Gone(entry)) => {
+                    looks += 1;
+                    match look(entry, look_up, looks >= LOOKS_MAX).await? {
+                        Finding::Final => over = Some(entry.row),
+                        Finding::TooLate(placed) => return Ok(placed),
+                        Finding::Moving => clock::sleep(MOVING).await,
+                    }
+                }
+                Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
+                Err(error @ Error::GaveWay { .. }) => tracing::debug!(error = chain(&error), "replacing a task again"),
+                Err(error) => return Err(refusal_of(&error)),
+            }
+        }
+        Err(Refusal::Unavailable { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
+    }
+
+    /// Cancels the task that a name stands for, if `condition` allows it.
+    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Trouble> {
+        let mut tries = Tries::default();
+        loop {
+            match self.replaces.withdraw(topic, name, condition).await {
+                Ok(done) => {
+                    if matches!(done, Withdrawal::Cancelled(_)) {
+                        self.shared.metrics.cancelled.inc();
+                    }
+                    return Ok(done);
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(trouble_of(&error)),
+            }
+        }
+    }
+
+    async fn try_replace(&self, task: &NewTask, over: Option<TaskId>, condition: &Precondition) -> Result<Replacement, Error> {
+        let is_far = Sorter::new(&self.shared, self.shared.now()).table_of(task) == Place::Far;
+        let replacement = self.replaces.replace(task, is_far, over, condition).await?;
+        if matches!(replacement, Replacement::Created | Replacement::Replaced) {
+            self.shared.metrics.submitted.inc();
+            let near = (!is_far).then_some(task.id);
+            self.shared.look_after(IdRange::spanning(near));
+        }
+        Ok(replacement)
+    }
+}
+
+async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, Refusal> {
+    let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
+    Ok(match view {
+        // Nothing is known of it any more: it has been final for longer than receipts are kept.
+        None => Finding::Final,
+        Some(view) => match view.state {
+            TaskState::Published | TaskState::Cancelled | TaskState::Dead => Finding::Final,
+            TaskState::Scheduled if !is_last => Finding::Moving,
+            TaskState::Scheduled | TaskState::Claimed => Finding::TooLate(Placed::TooLate(Box::new(view))),
+        },
+    })
+}

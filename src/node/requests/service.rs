@@ -1,0 +1,220 @@
+//! What a node does for its API.
+
+#[cfg(test)]
+pub mod model;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::task_service::Desk;
+use crate::domain::{Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
+use crate::node::messages::{
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Lack, Missing, Placed, Refusal, Trouble, Verdict,
+};
+
+/// What a node does for its API. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Service {
+    backing: Backing,
+}
+
+#[derive(Clone, Debug)]
+enum Backing {
+    Node(Arc<Front>),
+    /// Tests of the API need no servers.
+    #[cfg(test)]
+    Model(Arc<model::Model>),
+}
+
+/// The desk opens when the node has found its servers; until then callers are told what is missing.
+#[derive(Debug)]
+struct Front {
+    desk: OnceLock<Desk>,
+    starting: Mutex<Vec<Missing>>,
+}
+
+impl Front {
+    fn open(&self) -> Result<&Desk, String> {
+        self.desk.get().ok_or_else(|| {
+            let missing: Vec<String> = self.missing().into_iter().map(|missing| missing.to_string()).collect();
+            format!("the node is starting ({})", missing.join("; "))
+        })
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        match self.desk.get() {
+            Some(desk) => desk.missing(),
+            None => self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// Asks the desk; an `Unavailable` while it is not open yet. In tests of the API: asks the model.
+macro_rules! ask {
+    ($self:ident.$method:ident($($argument:expr),*), $refusal:ident) => {
+        match &$self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.$method($($argument),*).await,
+                Err(reason) => Err($refusal::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.$method($($argument),*).await,
+        }
+    };
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        let starting = Missing { what: Lack::Postgres, why: "not reached yet".to_owned() };
+        Self { backing: Backing::Node(Arc::new(Front { desk: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
+    }
+}
+
+impl Service {
+    /// Says what the node is waiting for while it starts.
+    pub fn waits_for(&self, missing: Vec<Missing>) {
+        match &self.backing {
+            Backing::Node(front) => *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing,
+            #[cfg(test)]
+            Backing::Model(_) => {}
+        }
+    }
+
+    /// Opens the service; once.
+    pub fn open(&self, desk: Desk) {
+        match &self.backing {
+            Backing::Node(front) => assert!(front.desk.set(desk).is_ok(), "a node starts once"),
+            #[cfg(test)]
+            Backing::Model(_) => {}
+        }
+    }
+
+    #[cfg(test)]
+    pub fn of_model(model: Arc<model::Model>) -> Self {
+        Self { backing: Backing::Model(model) }
+    }
+
+    /// The cluster's clock for a request that arrives now, from above: what its `delay` counts from. `None` while the time is not known.
+    pub fn arrival(&self) -> Option<Timestamp> {
+        match &self.backing {
+            Backing::Node(front) => front.desk.get()?.arrival(),
+            #[cfg(test)]
+            Backing::Model(model) => model.arrival(),
+        }
+    }
+
+    /// Stores tasks of a request that arrived at `arrived_at`; one answer for each, in order.
+    pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => desk.submit(drafts, arrived_at).await,
+                Err(reason) => vec![Err(Refusal::Unavailable { reason }); drafts.len()],
+            },
+            #[cfg(test)]
+            Backing::Model(model) => model.submit(drafts).await,
+        }
+    }
+
+    /// Withdraws a task.
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
+        ask!(self.cancel(id), Trouble)
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        ask!(self.look_up(id), Trouble)
+    }
+
+    /// Puts a draft with a name in the place of the task that the name stands for, if `condition` allows that one.
+    pub async fn replace(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
+        ask!(self.replace(draft, condition, arrived_at), Refusal)
+    }
+
+    /// The task that a name stands for.
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        ask!(self.look_up_named(topic, name), Trouble)
+    }
+
+    /// Withdraws the task that a name stands for, if `condition` allows it.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
+        ask!(self.cancel_named(topic, name, condition), Trouble)
+    }
+
+    /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is where the page before has ended.
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        ask!(self.list(list, selection, from, limit), Trouble)
+    }
+
+    /// How many tasks are pending, of one topic or of all.
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        ask!(self.counts(topic), Trouble)
+    }
+
+    /// Whether a topic of which a request has found nothing is there: Kafka has it, or tasks or dead letters are for it. `None`: that
+    /// cannot be told now. `searched` is a list that was searched for it without any other filter, and has none.
+    pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+        match &self.backing {
+            Backing::Node(front) => front.open().ok()?.knows_topic(topic, searched).await,
+            #[cfg(test)]
+            Backing::Model(model) => model.knows_topic(topic),
+        }
+    }
+
+    /// Withdraws all tasks that are meant, up to a bound.
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        ask!(self.cancel_all(bulk), Trouble)
+    }
+
+    /// Puts a dead letter back: its task is due now. `None` when there is none.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        ask!(self.redrive(id), Trouble)
+    }
+
+    /// Puts all dead letters that are meant back, up to a bound.
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        ask!(self.redrive_all(bulk), Trouble)
+    }
+
+    /// Drops all dead letters that are meant, up to a bound.
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        ask!(self.drop_all_dead(bulk), Trouble)
+    }
+
+    /// Drops a dead letter, and answers what it was; `None` when there is none.
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        ask!(self.drop_dead(id), Trouble)
+    }
+
+    /// # Errors
+    /// While the node starts: it knows nothing of the cluster yet.
+    pub async fn cluster(&self) -> Result<ClusterView, Trouble> {
+        match &self.backing {
+            Backing::Node(front) => match front.open() {
+                Ok(desk) => Ok(desk.cluster().await),
+                Err(reason) => Err(Trouble::Unavailable { reason }),
+            },
+            #[cfg(test)]
+            Backing::Model(model) => Ok(model.cluster()),
+        }
+    }
+
+    /// What keeps the node from being ready; empty when it is.
+    pub fn missing(&self) -> Vec<Missing> {
+        match &self.backing {
+            Backing::Node(front) => front.missing(),
+            #[cfg(test)]
+            Backing::Model(model) => model.missing(),
+        }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        match &self.backing {
+            Backing::Node(front) => front.desk.get().is_some_and(Desk::is_draining),
+            #[cfg(test)]
+            Backing::Model(model) => model.is_draining(),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! A service without servers, for tests of the API: tasks live in memory and are never published. What it answers depends on the topic.
+//!
+//! | topic | answer |
+//! |---|---|
+//! | `no-such-topic` | unknown topic |
+//! | `small` | takes records up to 1000 bytes |
+//! | `compacted` | takes no record without a key |
+//! | `bad` | refused by Postgres |
+//! | `full`, `away`, `lost`, `leaving` | busy, unavailable, unknown, draining |
+//! | `unseen` | Kafka cannot be asked about it |
+//! | `panic` | a bug |
+//! | `slow` | no answer, ever |
+//! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
+//! | others | stored |
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::domain::{
+    Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState,
+    TaskView, Timestamp, TopicName,
+};
+use crate::node::messages::{
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed, Refusal,
+    Trouble, Verdict,
+};
+
+/// The model's clock stands still: 2026-01-01T00:00:00Z.
+pub const NOW_MILLIS: i64 = 1_767_225_600_000;
+const DELAY_MAX: Duration = Duration::from_secs(5 * 365 * 86_400);
+const SIZE_MAX: usize = 1000;
+
+#[derive(Debug, Default)]
+pub struct Model {
+    tasks: Mutex<Vec<TaskView>>,
+    names: Mutex<HashMap<(String, String), TaskId>>,
+    random: AtomicU64,
+    pub is_draining: AtomicBool,
+}
+
+impl Model {
+    pub fn arrival(&self) -> Option<Timestamp> {
+        Some(Timestamp::from_millis(NOW_MILLIS))
+    }
+
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
+        if drafts.iter().any(|draft| draft.record.topic.as_str() == "slow") {
+            std::future::pending::<()>().await;
+        }
+        drafts.into_iter().map(|draft| self.submit_one(draft)).collect()
+    }
+
+    fn submit_one(&self, draft: Draft) -> Result<Accepted, Refusal> {
+        let reason = "tried".to_owned();
+        match draft.record.topic.as_str() {
+            "no-such-topic" => return Err(Refusal::UnknownTopic),
+            "small" if draft.record.size() > SIZE_MAX => {
+                return Err(Refusal::TooLarge { size: draft.record.size(), size_max: SIZE_MAX });
+            }
+            "compacted" if draft.record.key.is_none() => return Err(Refusal::NoKey),
+            "bad" => return Err(Refusal::BadValue { reason }),
+            "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
+            "away" => return Err(Refusal::Unavailable { reason }),
+            "lost" => return Err(Refusal::Unknown { reason }),
+            "leaving" => return Err(Refusal::Draining),
+            topic => assert!(topic != "panic", "this topic is for a test of panics"),
+        }
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let due_at = match draft.due {
+            Due::At(at) => at.max(now),
+            Due::After(span) => now.plus(span),
+        };
+        if due_at.since(now) > DELAY_MAX {
+            return Err(Refusal::TooFar { delay_max: DELAY_MAX });
+        }
+        let name = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        if let Some(id) = name.as_ref().and_then(|name| lock(&self.names).get(name).copied()) {
+            return Ok(Accepted { id, state: TaskState::Scheduled, is_new: false });
+        }
+        let random = self.random.fetch_add(1, Ordering::Relaxed);
+        let shards = ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let task = NewTask::new(draft.record, draft.name, due_at, shards, (random, random));
+        let (id, view) = (task.id, view_of(task));
+        let state = view.state;
+        lock(&self.tasks).push(view);
+        if let Some(name) = name {
+            lock(&self.names).insert(name, id);
+        }
+        Ok(Accepted { id, state, is_new: true })
+    }
+
+    pub async fn replace(
+        &self,
+        draft: Draft,
+        condition: &Precondition,
+        _arrived_at: Option<Timestamp>,
+    ) -> Result<Placed, Refusal> {
+        let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
+        if !condition.allows(former) {
+            return Ok(Placed::Unmet(former));
+        }
+        let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
+        let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
+        if let Some(task) = former.filter(|task| task.state == TaskState::Claimed) {
+            return Ok(Placed::TooLate(Box::new(task)));
+        }
+        let key = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        let old = key.and_then(|key| lock(&self.names).remove_entry(&key));
+        match self.submit_one(draft) {
+            Ok(accepted) if is_pending => {
+                if let Some((_, id)) = old {
+                    self.set_state(id, TaskState::Cancelled);
+                    self.set_replaced_by(id, accepted.id);
+                }
+                Ok(Placed::Replaced(accepted.id))
+            }
+            Ok(accepted) => Ok(Placed::Created(accepted.id)),
+            Err(refusal) => {
+                lock(&self.names).extend(old);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn named(&self, topic: &TopicName, name: &TaskName) -> Option<TaskId> {
+        lock(&self.names).get(&(topic.to_string(), name.to_string())).copied()
+    }
+
+    fn set_state(&self, id: TaskId, state: TaskState) {
+        lock(&self.tasks).iter_mut().filter(|task| task.id == id).for_each(|task| task.state = state);
+    }
+
+    /// Also of those that `id` had replaced: each shows the last one.
+    fn set_replaced_by(&self, id: TaskId, last: TaskId) {
+        let is_before = |task: &&mut TaskView| task.id == id || task.replaced_by == Some(id);
+        lock(&self.tasks).iter_mut().filter(is_before).for_each(|task| task.replaced_by = Some(last));
+    }
+
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+        match self.named(topic, name) {
+            Some(id) => self.look_up(id).await,
+            None => Ok(None),
+        }
+    }
+
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
+        match self.named(topic, name) {
+            Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
+            Some(id) => self.cancel(id).await,
+            None => Ok(Verdict::NotFound),
+        }
+    }
+
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
+            return Ok(Verdict::NotFound);
+        };
+        if task.state == TaskState::Scheduled {
+            task.state = TaskState::Cancelled;
+        }
+        Verdict::of_look(Some(task.clone())).ok_or_else(|| Trouble::Unavailable { reason: "never in a model".to_owned() })
+    }
+
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
+    }
+
+    /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a submit gets there.
+    fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Trouble> {
+        let reason = "this topic is for tests of outages".to_owned();
+        match selection.topic.as_ref().map(TopicName::as_str) {
+            Some("away") => return Err(Trouble::Unavailable { reason }),
+            Some("lost") => return Err(Trouble::Unknown { reason }),
+            _ => {}
+        }
+        let ids = selection.ids();
+        let is_meant = |task: &&TaskView| {
+            task.state == state
+                && ids.contains(task.id.uuid())
+                && selection.topic.as_ref().is_none_or(|topic| *topic == task.topic)
+        };
+        let mut tasks: Vec<TaskView> = lock(&self.tasks).iter().filter(is_meant).cloned().collect();
+        tasks.sort_by_key(|task| task.id);
+        Ok(tasks)
+    }
+
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+        let state = match list {
+            List::Tasks => TaskState::Scheduled,
+            List::DeadLetters => TaskState::Dead,
+        };
+        let mut tasks = self.selected(selection, state)?;
+        tasks.retain(|task| from.is_none_or(|from| task.id.uuid() > from.after));
+        let has_more = tasks.len() > limit;
+        tasks.truncate(limit);
+        let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
+        Ok(Page { tasks, next })
+    }
+
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+        let selection = Selection { topic: topic.cloned(), ..Selection::default() };
+        let tasks = self.selected(&selection, TaskState::Scheduled)?;
+        let figure = |count: usize| Figure { task_count: u64::try_from(count).unwrap_or(u64::MAX), is_exact: true };
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let mut topics: Vec<TopicName> = tasks.iter().map(|task| task.topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        let of_topic = |topic: &TopicName| tasks.iter().filter(|task| task.topic == *topic).count();
+        let minute = |number: u32| {
+            let from = now.plus(Duration::from_secs(60) * number);
+            let is_due = |task: &&TaskView| (from..from.plus(Duration::from_secs(60))).contains(&task.id.due_at());
+            (from, figure(tasks.iter().filter(is_due).count()))
+        };
+        Ok(Counts {
+            as_of: now,
+            pending: figure(tasks.len()),
+            topics: topics.iter().map(|topic| (topic.clone(), figure(of_topic(topic)))).collect(),
+            has_more_topics: false,
+            minutes: (0..60).map(minute).collect(),
+        })
+    }
+
+    pub fn knows_topic(&self, topic: &TopicName) -> Option<bool> {
+        match topic.as_str() {
+            "no-such-topic" => Some(lock(&self.tasks).iter().any(|task| task.topic == *topic)),
+            "unseen" => None,
+            _ => Some(true),
+        }
+    }
+
+    fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Trouble> {
+        let tasks = self.selected(&bulk.selection(), from)?;
+        for task in tasks.iter().filter(|_task| !bulk.is_dry_run) {
+            self.set_state(task.id, to);
+        }
+        Ok(BulkDone { task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+    }
+
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
+    }
+
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        self.all(bulk, TaskState::Dead, TaskState::Scheduled)
+    }
+
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let task = tasks.iter_mut().find(|task| task.id == id && task.state == TaskState::Dead);
+        Ok(task.map(|task| {
+            (task.state, task.reason, task.died_at) = (TaskState::Scheduled, None, None);
+            task.attempt += 1;
+            task.clone()
+        }))
+    }
+
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+        let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
+        if !bulk.is_dry_run {
+            lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
+        }
+        Ok(BulkDone { task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+    }
+
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+        let mut tasks = lock(&self.tasks);
+        let index = tasks.iter().position(|task| task.id == id && task.state == TaskState::Dead);
+        Ok(index.map(|index| tasks.remove(index)))
+    }
+
+    pub fn cluster(&self) -> ClusterView {
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let node = NodeView {
+            id: NodeId::new(now, 0, 1),
+            name: "model".to_owned(),
+            address: "http://127.0.0.1:7070".to_owned(),
+            version: "0".to_owned(),
+            started_at: now,
+            heartbeat_age: Duration::from_millis(250),
+            has_broker: true,
+            standing: "assigned",
+            shards: (0..4).map(Shard::new).collect(),
+        };
+        ClusterView {
+            node: node.id,
+            now: Some(now),
+            shard_count: 4,
+            window: Duration::from_millis(200),
+            horizon: Duration::from_secs(3 * 86_400),
+            leaf: Duration::from_secs(900),
+            nodes: vec![node],
+            backlog: None,
+            parked_topics: vec![ParkedTopic {
+                topic: TopicName::stored("away"),
+                is_gone: false,
+                parked_for: Duration::from_secs(12),
+                reason: Some("Broker: Not enough in-sync replicas".to_owned()),
+            }],
+            is_throttled: false,
+            missing: self.missing(),
+        }
+    }
+
+    pub fn missing(&self) -> Vec<Missing> {
+        let draining = Missing { what: Lack::Draining, why: "the node is about to leave".to_owned() };
+        if self.is_draining() { vec![draining] } else { Vec::new() }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+}
+
+fn view_of(task: NewTask) -> TaskView {
+    let receipt = Receipt { partition: 1, offset: 2, published_at: task.id.due_at().plus(Duration::from_millis(3)) };
+    let state = match task.record.topic.as_str() {
+        "published" => TaskState::Published,
+        "claimed" => TaskState::Claimed,
+        "dead" => TaskState::Dead,
+        _ => TaskState::Scheduled,
+    };
+    let kept = Kept {
+        key: task.record.key.map(Vec::from),
+        payload: task.record.payload.map(Vec::from),
+        headers: task.record.headers.as_bytes().to_vec(),
+    };
+    TaskView {
+        id: task.id,
+        topic: task.record.topic,
+        name: task.name.map(|name| name.to_string()),
+        state,
+        replaced_by: None,
+        attempt: 1,
+        receipt: (state == TaskState::Published).then_some(receipt),
+        kept: Some(kept),
+        reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
+        died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,288 @@
+//! Looks after the batches that nobody publishes: this node's own whose claim was not answered, and those of dead nodes.
+//!
+//! Each second, and when a member leaves, the node asks Postgres which unsettled batches are its own, and holds them against its books:
+//!
+//! - unknown, twice running: the claim committed although its answer was lost. It is loaded and published.
+//! - settled a moment ago: a crash of Postgres undid the settle. It is repeated.
+//!
+//! Then it adopts batches without a living owner, as far as there is room, and loads them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::settler::Undone;
+use crate::clock;
+use crate::domain::{BatchId, Monotonic};
+use crate::engine::books::Suspects;
+use crate::engine::look_back::{LookBack, OwnFloor};
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
+use crate::node::in_flight::batches::Past;
+use crate::node::membership::{Bulletin, Progress};
+use crate::node::publish::publisher::Publisher;
+use crate::node::shared::Shared;
+use crate::postgres::Error;
+use crate::postgres::tasks::adopt::{Adoptions, BATCHES_MAX};
+use crate::shutdown::Failure;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
+const RETRY: Duration = Duration::from_millis(200);
+/// A look back that takes longer goes on at the next turn: a doubt is cleared meanwhile, and the dead are adopted.
+const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
+
+/// What an adopter works with.
+#[derive(Debug)]
+pub struct Parts {
+    pub adoptions: Adoptions,
+    pub shared: Arc<Shared>,
+    pub publisher: Arc<Publisher>,
+    pub undone: Arc<Undone>,
+    /// A member has left or died: look at once.
+    pub adopt_now: Arc<Notify>,
+    pub stopping: CancellationToken,
+    pub bulletin: watch::Receiver<Bulletin>,
+    pub progress: Progress,
+}
+
+#[derive(Debug)]
+pub struct Adopter {
+    adoptions: Adoptions,
+    shared: Arc<Shared>,
+    publisher: Arc<Publisher>,
+    undone: Arc<Undone>,
+    adopt_now: Arc<Notify>,
+    stopping: CancellationToken,
+    bulletin: watch::Receiver<Bulletin>,
+    progress: Progress,
+    suspects: Suspects,
+    /// Adopted or found, but not loaded yet.
+    to_load: Vec<BatchId>,
+    /// Given up, but not freed yet.
+    to_free: Vec<BatchId>,
+    past: LookBack,
+    own_floor: OwnFloor,
+}
+
+impl Adopter {
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            adoptions: parts.adoptions,
+            shared: parts.shared,
+            publisher: parts.publisher,
+            undone: parts.undone,
+            adopt_now: parts.adopt_now,
+            stopping: parts.stopping,
+            bulletin: parts.bulletin,
+            progress: parts.progress,
+            suspects: Suspects::default(),
+            to_load: Vec::new(),
+            to_free: Vec::new(),
+            past: LookBack::default(),
+            own_floor: OwnFloor::default(),
+        }
+    }
+
+    /// Runs until the node stops.
+    pub async fn run(mut self) -> Result<(), Failure> {
+        let mut is_failing = false;
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(()),
+                () = self.adopt_now.notified() => {}
+                () = self.shared.gate.doubted() => {}
+                () = clock::sleep(INTERVAL) => {}
+            }
+            match self.turn().await {
+                Ok(()) => {
+                    is_failing = false;
+                    self.progress.adopter_succeeded();
+                }
+                Err(error) => {
+                    self.progress.adopter_failed(&error, self.shared.gate.doubt().is_some());
+                    if !is_failing {
+                        tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
+                    }
+                    is_failing = true;
+                    clock::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<(), Error> {
+        self.free_all().await?;
+        let doubt = self.shared.gate.doubt();
+        if doubt.is_some() {
+            self.shared.holdings.doubt();
+        }
+        // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
+        // such a crash undid is in the answer to a question that is asked after the heartbeat.
+        let durable_until = self.bulletin.borrow().heartbeat_sent_at;
+        if let Some(now) = self.shared.clock.now() {
+            self.own_floor.note(now);
+        }
+        // What a crash of Postgres made unsettled again may be older than what was unsettled before.
+        let known = self.shared.holdings.oldest_known();
+        let own_from = self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
+        let own_from = known.map_or(own_from, |known| known.min(own_from));
+        let asked_at = clock::monotonic();
+        let own = self.adoptions.own_unsettled(own_from).await?;
+        if let Some(doubt) = doubt {
+            self.clear_up(&own, asked_at, doubt);
+        }
+        let comparison = self.shared.holdings.compare(&own, asked_at);
+        if let Some(durable_until) = durable_until {
+            let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
+            self.shared.holdings.durable_until(durable_until, &undone);
+        }
+        if !comparison.undone.is_empty() {
+            tracing::warn!(batches = comparison.undone.len(), "settles were undone by a crash of Postgres; they are repeated");
+        }
+        for (batch, settlement) in comparison.undone {
+            tracing::debug!(%batch, "its settle was undone");
+            self.undone.put(settlement);
+        }
+        let mut found = self.suspects.take_in(comparison.unknown);
+        found.retain(|batch| !self.to_load.contains(batch));
+        if !found.is_empty() {
+            tracing::info!(batches = found.len(), "found batches of this node's whose claims were not answered");
+            self.shared.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
+            self.to_load.extend(found);
+        }
+        if self.past.from().is_none() {
+            self.look_back().await;
+        }
+        if self.shared.gate.may_adopt()
+            && self.to_load.is_empty()
+            && self.shared.holdings.has_room()
+            && let Some(from) = self.past.from()
+        {
+            let from = known.map_or(from, |known| known.min(from));
+            // Its answer may be lost.
+            self.own_floor.lower(from);
+            let adopted = self.adoptions.adopt(from).await?;
+            if !adopted.is_empty() {
+                reach(Point::BatchAdopted);
+                adopted.iter().for_each(|batch| self.shared.holdings.adopted(*batch));
+                tracing::info!(batches = adopted.len(), "adopted");
+                self.shared.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
+                if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
+                    self.adopt_now.notify_one();
+                }
+            }
+            self.to_load.extend(adopted);
+        }
+        self.load().await?;
+        // Last, for it may take long: a bound of before is lower, so nothing is missed.
+        self.look_back().await;
+        if let Some(now) = self.shared.clock.now() {
+            let age = i64::try_from(self.past.age(now).as_secs()).unwrap_or(i64::MAX);
+            self.shared.metrics.oldest_unsettled.set(age);
+        }
+        Ok(())
+    }
+
+    /// Finds out how far back unsettled batches go. Until that is known, and if it cannot be told, they go as far as before.
+    async fn look_back(&mut self) {
+        let began_at = clock::monotonic();
+        let Some(now) = self.shared.clock.now() else { return };
+        if self.past.is_due(began_at) {
+            match self.adoptions.oldest().await {
+                Ok(oldest) => self.past.begin(oldest, now, began_at),
+                Err(error) => return tracing::warn!(error = chain(&error), "look for the oldest batch; it will be tried again"),
+            }
+        }
+        while let Some(slice) = self.past.slice() {
+            // What the server gives up on is asked for in smaller slices; the smallest has nearly all the time that a statement may take.
+            let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
+            match self.adoptions.oldest_unsettled(slice.ids, patience).await {
+                Ok(oldest) => self.past.answered(oldest),
+                Err(error @ Error::GaveWay { .. }) => {
+                    self.past.was_too_wide();
+                    return tracing::debug!(
+                        error = chain(&error),
+                        "look for the oldest unsettled batch; less is looked through next"
+                    );
+                }
+                Err(error) => {
+                    if matches!(error, Error::Unanswered { .. }) {
+                        self.past.was_too_wide();
+                    }
+                    return tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again");
+                }
+            }
+            if clock::monotonic().since(began_at) >= LOOK_BACK_SPAN_MAX {
+                return;
+            }
+        }
+    }
+
+    /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
+    fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
+        let lost = self.shared.holdings.give_up_lost(own, asked_at);
+        if !lost.is_empty() {
+            tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
+            self.purge();
+        }
+        self.shared.gate.clear(doubt);
+    }
+
+    fn purge(&self) {
+        if let Err(error) = self.publisher.purge() {
+            tracing::error!(error = chain(&error), "the producer could not be emptied; what it has may be published twice");
+        }
+    }
+
+    /// No broker answers this node while others have contact: they are to publish what it holds.
+    async fn free_all(&mut self) -> Result<(), Error> {
+        if !self.bulletin.borrow().is_cut_off {
+            // What was not freed in time is this node's still: the check finds it. It must not be freed at the next occasion, perhaps just before its settle.
+            self.to_free.clear();
+            return Ok(());
+        }
+        let given_up = self.shared.holdings.give_up_all();
+        if !given_up.is_empty() {
+            self.purge();
+        }
+        self.to_free.extend(given_up);
+        if !self.to_free.is_empty() {
+            let freed = self.adoptions.free(&self.to_free).await?;
+            tracing::warn!(batches = freed.len(), "freed for other nodes to publish");
+            self.to_free.clear();
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self) -> Result<(), Error> {
+        while self.shared.holdings.has_room() {
+            let Some(batch) = self.to_load.pop() else { return Ok(()) };
+            if !self.shared.holdings.ask_for(batch) {
+                continue;
+            }
+            match self.adoptions.load(batch).await {
+                Ok(Some(loaded)) => {
+                    reach(Point::BatchLoaded);
+                    self.shared.take_in(loaded, Past::MaybeSent).await;
+                }
+                // Settled or adopted meanwhile, or its payload is out of sight for a moment: the next check tells.
+                Ok(None) => self.shared.holdings.forget(batch),
+                Err(error) if error.is_away() => {
+                    self.shared.holdings.forget(batch);
+                    self.to_load.push(batch);
+                    return Err(error);
+                }
+                // One batch that cannot be read must not keep the others. It stays this node's and unsettled: the check finds it again.
+                Err(error) => {
+                    self.shared.holdings.forget(batch);
+                    tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Signs of life: every node writes its own and reads all of them.
+//!
+//! **A beat that was answered is a barrier.** It is committed synchronously and always writes, so the log is flushed up to it: whatever this node got
+//! an answer for before the beat was sent is durable then, a settle (committed without waiting for the disk) included.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use crate::domain::{NodeId, Timestamp};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
+
+const BEAT: &str = "-- heartbeat
+with mine as (
+  insert into heartbeat as h (node, name, address, version, counter, has_broker, can_publish, has_left, started_at, beat_at)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp())
+  on conflict (node) do update
+  set name = excluded.name, address = excluded.address, counter = excluded.counter, has_broker = excluded.has_broker,
+    can_publish = excluded.can_publish, has_left = excluded.has_left, beat_at = excluded.beat_at
+  returning h.dead, h.started_at
+), others as (
+  select * from heartbeat where node <> $1 order by dead, beat_at desc limit 1000
+)
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, mine.dead as was_dead,
+  (extract(epoch from mine.started_at) * 1000000)::bigint as my_started_at,
+  o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
+  (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
+  (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
+from mine left join others o on true";
+
+const READ: &str = "-- heartbeat: read
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, null::boolean as was_dead, null::bigint as my_started_at,
+  o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
+  (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
+  (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
+from (select) one left join (select * from heartbeat where node <> $1 order by dead, beat_at desc limit 1000) o on true";
+
+const REVIVE: &str = "-- heartbeat: revive
+update heartbeat set dead = false where node = $1 and dead";
+
+const STAMP: &str = "-- heartbeat: stamp
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
+
+const DECLARE_DEAD: &str = "-- heartbeat: declare dead
+update heartbeat set dead = true where node = $1 and counter = $2 and not dead";
+
+const RETIRE: &str = "-- heartbeat: retire
+update heartbeat set dead = true, has_left = true where node = $1";
+
+const FORGET: &str = "-- heartbeat: forget
+delete from heartbeat h
+where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
+  and not exists (select from execlog_batch b where b.settled_at is null and b.owner = h.node)";
+
+/// What a node says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beat {
+    pub node: NodeId,
+    pub name: String,
+    pub address: String,
+    pub version: String,
+    /// Higher than in the beat before: what observers compare.
+    pub counter: i64,
+    pub has_broker: bool,
+    pub can_publish: bool,
+    pub has_left: bool,
+}
+
+/// The row of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeartbeatRow {
+    pub node: NodeId,
+    pub name: String,
+    pub address: String,
+    pub version: String,
+    pub counter: i64,
+    pub has_broker: bool,
+    pub can_publish: bool,
+    pub has_left: bool,
+    pub dead: bool,
+    pub started_at: Timestamp,
+    pub beat_at: Timestamp,
+}
+
+/// What a beat, or a read, was answered with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// Postgres's clock, read between the question and the answer.
+    pub postgres_now: Timestamp,
+    /// The rows of all other nodes; of more than 1,000, far above any number of nodes, the living and the latest.
+    pub rows: Vec<HeartbeatRow>,
+    /// When this node's row was made; none in the answer to a read.
+    pub started_at: Option<Timestamp>,
+    /// This node had been declared dead, or its row was gone: its batches may have been adopted. Now it counts as living again.
+    pub is_revived: bool,
+}
+
+/// The connection of the heartbeats; nothing else waits on it.
+#[derive(Debug)]
+pub struct Heartbeats {
+    connection: Connection,
+    started_at: Option<Timestamp>,
+    /// A revival that no answer has told of yet.
+    is_revived: bool,
+}
+
+impl Heartbeats {
+    /// `ttl`: of the sessions. The deadline of each call is half of it: an answer that comes later is a gap, which starts the observation of all others
+    /// anew, so it is of no use; and there is time for a second try before this node's trust in its own batches ends at 5/6 of the TTL.
+    pub fn new(settings: &Settings, ttl: Duration) -> Self {
+        let purpose = Purpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
+        Self { connection: Connection::new(settings, purpose), started_at: None, is_revived: false }
+    }
+
+    /// Writes this node's row, and reads all others, in one round trip. See the top of this file for what its answer stands for. A node that had been
+    /// declared dead is revived by a second one, so that nobody adopts from it any more when the caller hears of it.
+    pub async fn beat(&mut self, beat: &Beat) -> Result<Answer, Error> {
+        let rows = self.connection.run("write the heartbeat", async |connection| send(connection, beat).await).await?;
+        let (mut answer, was_dead) = decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        // A row that was forgotten and has just been made anew has another start.
+        let was_forgotten = self.started_at.is_some() && self.started_at != answer.started_at;
+        self.started_at = answer.started_at;
+        // Kept until an answer has told it: a revival may be committed and its own answer lost.
+        self.is_revived |= was_dead || was_forgotten;
+        if was_dead {
+            let node = beat.node.uuid();
+            self.execute("revive this node", async |connection| sqlx::query(REVIVE).bind(node).execute(connection).await).await?;
+        }
+        answer.is_revived = std::mem::take(&mut self.is_revived);
+        Ok(answer)
+    }
+
+    /// Reads the rows of all nodes but `node`, and writes nothing.
+    pub async fn read(&mut self, node: NodeId) -> Result<Answer, Error> {
+        let rows = self
+            .connection
+            .run("read the heartbeats", async |connection| sqlx::query(READ).bind(node.uuid()).fetch_all(connection).await)
+            .await?;
+        let (answer, _) = decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        Ok(answer)
+    }
+
+    /// Reads Postgres's clock, alone: a beat waits for the disk between its stamp and its answer, and would make the cluster's clock late by that.
+    pub async fn stamp(&mut self) -> Result<Timestamp, Error> {
+        let micros: i64 = self
+            .connection
+            .run("read the clock", async |connection| sqlx::query_scalar(STAMP).fetch_one(connection).await)
+            .await?;
+        Ok(Timestamp::from_micros(micros))
+    }
+
+    /// Declares `node` dead provided that its counter still is `counter`; false when it is not, or when somebody else was quicker.
+    pub async fn declare_dead(&mut self, node: NodeId, counter: i64) -> Result<bool, Error> {
+        let touched = self
+            .execute("declare a node dead", async |connection| {
+                sqlx::query(DECLARE_DEAD).bind(node.uuid()).bind(counter).execute(connection).await
+            })
+            .await?;
+        Ok(touched == 1)
+    }
+
+    /// Deletes the rows of dead nodes that no unsettled batch names and whose last beat is older than `age`. A node without a row counts as dead.
+    pub async fn forget(&mut self, age: Duration) -> Result<u64, Error> {
+        let seconds = age.as_secs_f64();
+        self.execute("forget dead nodes", async |connection| sqlx::query(FORGET).bind(seconds).execute(connection).await).await
+    }
+
+    async fn execute<F>(&mut self, what: &str, statement: F) -> Result<u64, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<sqlx::postgres::PgQueryResult, sqlx::Error>,
+    {
+        Ok(self.connection.run(what, statement).await?.rows_affected())
+    }
+}
+
+async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, sqlx::Error> {
+    sqlx::query(BEAT)
+        .bind(beat.node.uuid())
+        .bind(&beat.name)
+        .bind(&beat.address)
+        .bind(&beat.version)
+        .bind(beat.counter)
+        .bind(beat.has_broker)
+        .bind(beat.can_publish)
+        .bind(beat.has_left)
+        .fetch_all(connection)
+        .await
+}
+
+/// The answer, and whether this node's row said that it is dead. A statement that wrote or read nothing still answers one row.
+fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let was_dead: Option<bool> = first.try_get("was_dead")?;
+    let started_at = first.try_get::<Option<i64>, _>("my_started_at")?.map(Timestamp::from_micros);
+    let mut others = Vec::with_capacity(rows.len());
+    for row in rows {
+        if row.try_get::<Option<Uuid>, _>("node")?.is_some() {
+            others.push(other(row)?);
+        }
+    }
+    let answer = Answer { postgres_now: timestamp(first, "now")?, rows: others, started_at, is_revived: false };
+    Ok((answer, was_dead.unwrap_or(false)))
+}
+
+fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
+    Ok(HeartbeatRow {
+        node: NodeId::from_uuid(row.try_get("node")?),
+        name: row.try_get("name")?,
+        address: row.try_get("address")?,
+        version: row.try_get("version")?,
+        counter: row.try_get("counter")?,
+        has_broker: row.try_get("has_broker")?,
+        can_publish: row.try_get("can_publish")?,
+        has_left: row.try_get("has_left")?,
+        dead: row.try_get("dead")?,
+        started_at: timestamp(row, "started_at")?,
+        beat_at: timestamp(row, "beat_at")?,
+    })
+}
+
+fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
+    Ok(Timestamp::from_micros(row.try_get(column)?))
+}
+
+/// Marks a node that has ended as dead, so that what it may have left unsettled is adopted at once. False when it had no heartbeat.
+pub async fn retire(settings: &Settings, node: NodeId) -> Result<bool, Error> {
+    let mut connection = Connection::new(settings, Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] });
+    let done = connection
+        .run("mark the heartbeat of this node as dead", async |open| sqlx::query(RETIRE).bind(node.uuid()).execute(open).await)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}

@@ -1,0 +1,253 @@
+//! Bringing the schema up to date, and checking it at the start of a node.
+
+use std::fmt;
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection as _, Row};
+use thiserror::Error as ThisError;
+
+pub use super::Refused;
+use crate::clock;
+use crate::domain::leaves::{Parent, Rules};
+use crate::domain::time::duration::spelled;
+use crate::domain::{ClusterSettings, ClusterWishes};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::error::Cause;
+use crate::postgres::partitions::{self, MIGRATE, execute, take_census};
+use crate::postgres::{Connection, Error, Settings, cluster};
+
+/// Embedded: the program brings its schema along.
+static MIGRATIONS: Migrator = sqlx::migrate!();
+
+/// Migrations may rewrite tables, and wait for one another: with `--auto-migrate` all nodes come at once.
+const PURPOSE: Purpose = Purpose { name: "migrate", deadline: Duration::from_secs(600), settings: &[("lock_timeout", "60s")] };
+const CHECK: Purpose = Purpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
+
+/// What a migration did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// Versions of the schema that were applied now; none when it was up to date.
+    pub applied: Vec<i64>,
+    pub cluster: ClusterSettings,
+    /// Settings of the cluster that have changed, as people read it; nodes take them up at their next start.
+    pub changed: Vec<String>,
+    pub partitions_made: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.applied.last() {
+            Some(version) => write!(f, "the schema is at version {version} now")?,
+            None => write!(f, "the schema was up to date")?,
+        }
+        let ClusterSettings { shards, leaf, horizon, window } = self.cluster;
+        let [leaf, horizon, window] = [leaf, horizon, window].map(spelled);
+        write!(f, "; {} shards, leaves of {leaf}, horizon {horizon}, window {window}", shards.get())?;
+        if !self.changed.is_empty() {
+            write!(f, "; changed: {}; nodes take it up at their next start", self.changed.join(", "))?;
+        }
+        write!(f, "; {} partitions made", self.partitions_made)
+    }
+}
+
+#[derive(Debug, ThisError)]
+pub enum MigrateError {
+    #[error(transparent)]
+    Postgres(#[from] Error),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("this program is older than the schema (version {0}): use the newer program")]
+    Newer(i64),
+    #[error(
+        "version {0} of the schema was made by another build of this program, and nothing was changed: use that build (a database without tasks may as well be made anew)"
+    )]
+    OtherBuild(i64),
+    #[error("the storage of another program version: {0}")]
+    Mismatch(String),
+}
+
+/// Brings the schema, the cluster's settings, the storage of columns and the first partitions up to date. To repeat it is harmless; two at once wait for
+/// each other. Nothing is done when the server or the settings are refused.
+pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Report, MigrateError> {
+    let mut connection = Connection::new(settings, PURPOSE);
+    // What only costs time is said by the nodes.
+    cluster::check_server(&mut connection).await?.tolerated()?;
+    let lock = async |open: &mut PgConnection| {
+        sqlx::query("-- wait for other migrations\nselect pg_advisory_lock($1, $2)")
+            .bind(MIGRATE.0)
+            .bind(MIGRATE.1)
+            .execute(open)
+            .await
+            .map(|_done| ())
+    };
+    connection.run("wait for other migrations", lock).await?;
+    // The lock ends with the connection, whatever happens.
+    let stored = cluster::read(&mut connection).await?;
+    let wished = cluster::resolve(stored, wishes)?;
+    let before = applied_versions(&mut connection).await?;
+    check_newer(&before).map_err(MigrateError::Newer)?;
+    run_migrations(&mut connection).await?;
+    connection.run("set the storage of columns", set_storage).await?;
+    cluster::write(&mut connection, &wished).await?;
+    let partitions_made = make_partitions(&mut connection, &Rules::new(&wished)).await?;
+    let applied = MIGRATIONS.iter().map(|migration| migration.version).filter(|version| !before.contains(version)).collect();
+    let changed = stored.map_or_else(Vec::new, |stored| cluster::changes(&stored, &wished));
+    Ok(Report { applied, cluster: wished, changed, partitions_made })
+}
+
+async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError> {
+    // Our own lock is held: the library's would only be waited for without a bound.
+    let mut migrations = Migrator::with_migrations(MIGRATIONS.migrations.to_vec());
+    migrations.set_locking(false);
+    let outcome = connection.run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await)).await?;
+    outcome.map_err(|error| match error {
+        sqlx::migrate::MigrateError::Execute(source) | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
+            MigrateError::Postgres(Error::new("migrate", source.into()))
+        }
+        sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::OtherBuild(version),
+        other => MigrateError::Mismatch(other.to_string()),
+    })
+}
+
+/// The versions that were applied and have succeeded; none in a new database.
+async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Error> {
+    let statement = async |open: &mut PgConnection| {
+        let is_there: bool = sqlx::query_scalar("-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null")
+            .fetch_one(&mut *open)
+            .await?;
+        if !is_there {
+            return Ok(Vec::new());
+        }
+        sqlx::query_scalar("-- applied versions\nselect version from _sqlx_migrations where success order by version")
+            .fetch_all(open)
+            .await
+    };
+    connection.run("read the version of the schema", statement).await
+}
+
+fn check_newer(applied: &[i64]) -> Result<(), i64> {
+    match applied.iter().find(|version| !MIGRATIONS.version_exists(**version)) {
+        Some(newer) => Err(*newer),
+        None => Ok(()),
+    }
+}
+
+/// lz4 where the server was built with it, else uncompressed: pglz, the default, takes 11 us per task. Partitions take it over as they are made.
+async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let has_lz4: bool = sqlx::query_scalar(
+        "-- has the server lz4\nselect coalesce((select 'lz4' = any(enumvals) from pg_settings where name = 'default_toast_compression'), false)",
+    )
+    .fetch_one(&mut *open)
+    .await?;
+    // Only what differs, for it locks the table.
+    let columns = sqlx::query(
+        "-- columns to store otherwise
+        select c.relname::text as name, a.attname::text as attribute
+        from pg_class c
+        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        join pg_type t on t.oid = a.atttypid
+        where c.oid in (select to_regclass(n) from unnest(array['task', 'task_far', 'execlog_batch', 'execlog_payload', 'dead_letter']) n)
+          and a.attlen = -1 and (t.typcategory = 'A' or t.typname = 'bytea')
+          and case when $1 then a.attcompression <> 'l' else a.attstorage <> 'e' end",
+    )
+    .bind(has_lz4)
+    .fetch_all(&mut *open)
+    .await?;
+    let how = if has_lz4 { "compression lz4" } else { "storage external" };
+    let mut transaction = open.begin().await?;
+    for column in columns {
+        let (table, attribute): (String, String) = (column.try_get("name")?, column.try_get("attribute")?);
+        execute(&mut transaction, format!("alter table {table} alter column {attribute} set {how}")).await?;
+    }
+    transaction.commit().await
+}
+
+/// Other nodes may be making partitions at the same time: go on until nothing is missing.
+async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<usize, Error> {
+    const TRIES_MAX: u32 = 100;
+    let mut made = 0;
+    for parent in Parent::ALL {
+        for attempt in 0.. {
+            let (census, now) = take_census(connection, parent).await?;
+            let missing = rules.missing(parent, &census.attached, now);
+            if missing.is_empty() {
+                break;
+            }
+            if attempt == TRIES_MAX {
+                let what = format!("make the partitions of {}", parent.table());
+                return Err(Error::new(what, Cause::Fact("another node is at it and does not come to an end")));
+            }
+            if partitions::create(connection, rules, &missing).await? {
+                made += missing.len();
+            } else {
+                clock::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Who owns the tables, when this role may not do what only an owner may.
+async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Error> {
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query_scalar(
+            "-- does somebody else own the tables
+            select pg_get_userbyid(relowner)::text from pg_class where oid = to_regclass('task') and not pg_has_role(relowner, 'usage')",
+        )
+        .fetch_optional(open)
+        .await
+    };
+    connection.run("see who owns the tables", statement).await
+}
+
+/// Why a node may not start on this database.
+#[derive(Debug, ThisError)]
+pub enum CheckError {
+    /// Postgres is away: try again.
+    #[error(transparent)]
+    Postgres(#[from] Error),
+    #[error("the database has no schema yet: run `punctual migrate` (or serve with --auto-migrate)")]
+    NoSchema,
+    #[error(
+        "the schema is at version {applied}, this program needs {needed}: run `punctual migrate` (or serve with --auto-migrate)"
+    )]
+    Older { applied: i64, needed: i64 },
+    #[error("the schema is at version {applied}, which this program does not know: this program is older than the schema")]
+    Newer { applied: i64 },
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(
+        "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operations.md"
+    )]
+    NotOwner { owner: String },
+}
+
+/// What a node may start with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checked {
+    pub cluster: ClusterSettings,
+    /// Server settings that cost time, not promises.
+    pub warnings: Vec<String>,
+}
+
+/// Checks the server's settings, the version of the schema and the settings of the cluster.
+pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
+    let mut connection = Connection::new(settings, CHECK);
+    let warnings = cluster::check_server(&mut connection).await?.tolerated()?;
+    let applied = applied_versions(&mut connection).await?;
+    check_newer(&applied).map_err(|applied| CheckError::Newer { applied })?;
+    let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    match applied.last() {
+        None => return Err(CheckError::NoSchema),
+        Some(&applied) if applied < needed => return Err(CheckError::Older { applied, needed }),
+        Some(_) => {}
+    }
+    if let Some(owner) = foreign_owner(&mut connection).await? {
+        return Err(CheckError::NotOwner { owner });
+    }
+    let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
+    let cluster = cluster.with(ClusterWishes::default()).map_err(Refused::Invalid)?;
+    Ok(Checked { cluster, warnings })
+}

@@ -1,0 +1,90 @@
+//! A few connections that callers share, each for the time of a call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sqlx::postgres::PgConnection;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::{Cause, Error};
+use super::{Connection, Purpose, Settings};
+
+/// Connections with one purpose. Callers may be dropped in the middle of a statement: then that connection is closed, once the server has ended what it was
+/// asked for. Until then it is one of them, so that no more sessions are at work than there may be, however impatient the callers.
+#[derive(Debug)]
+pub struct Pool {
+    settings: Settings,
+    purpose: Purpose,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Pool {
+    /// At most `connections_max` at a time; none is open before the first call, or before `keep_open`.
+    pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
+        Self { settings: settings.clone(), purpose, permits: Arc::new(Semaphore::new(connections_max)), idle: Mutex::default() }
+    }
+
+    /// Runs a statement, as [`Connection::run`] does. Waiting for a connection is bounded by the same deadline.
+    pub async fn run<T, F>(&self, what: &str, statement: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    {
+        let mut taken = self.take(what).await?;
+        let connection = taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
+        let outcome = connection.run(what, statement).await;
+        taken.is_at_rest = true;
+        outcome
+    }
+
+    /// Sees to it that one of the connections is open, unless all are in use.
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
+        let mut taken = self.taken(permit);
+        let connection = taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
+        let outcome = connection.keep_open().await;
+        taken.is_at_rest = true;
+        outcome
+    }
+
+    async fn take(&self, what: &str) -> Result<Taken<'_>, Error> {
+        let deadline = self.purpose.deadline;
+        let permit = match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_closed)) => return Err(Error::new(what, Cause::Fact("the connections are closed"))),
+            // Nothing was asked for.
+            Err(_elapsed) => return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Deadline(deadline) }),
+        };
+        Ok(self.taken(permit))
+    }
+
+    fn taken(&self, permit: OwnedSemaphorePermit) -> Taken<'_> {
+        let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Taken { pool: self, connection, permit: Some(permit), is_at_rest: false }
+    }
+}
+
+/// A connection that a caller has, and the permit for it.
+struct Taken<'a> {
+    pool: &'a Pool,
+    /// None before one is made.
+    connection: Option<Connection>,
+    permit: Option<OwnedSemaphorePermit>,
+    /// False while the server may be at work for it.
+    is_at_rest: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let (Some(connection), Some(permit)) = (self.connection.take(), self.permit.take()) else { return };
+        if self.is_at_rest {
+            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        } else if let Ok(runtime) = Handle::try_current() {
+            // Bounded by the permits and by the deadline; that it fails is an end as well.
+            runtime.spawn(async move {
+                connection.wind_up().await;
+                drop(permit);
+            });
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What is overdue and still unclaimed, for people.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use uuid::Uuid;
+
+use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
+
+const PURPOSE: Purpose =
+    Purpose { name: "backlog", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+/// Tasks in leaves that are counted at most, and tasks in the far table.
+const COUNT_MAX: i64 = 10_000;
+
+/// Counts what is overdue; bounded, so it costs little however much there is.
+#[derive(Debug)]
+pub struct BacklogCounter {
+    pool: Pool,
+    shards: Vec<i16>,
+}
+
+impl BacklogCounter {
+    pub fn new(settings: &Settings, shards: ShardCount) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, 1), shards: shards.all().map(|shard| shard.as_smallint()).collect() }
+    }
+
+    /// What is due from `oldest` (the start of the oldest attached leaf) up to `now`.
+    pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, Error> {
+        let range = IdRange::of_times(oldest, now);
+        self.pool
+            .run("count the overdue tasks", async |open| {
+                // Each shard's oldest is a short walk along the key; there is no min(uuid) before Postgres 18.
+                let row = sqlx::query(
+                    "-- backlog
+                    select
+                      (select count(*) from (select from task where shard = any($1) and id >= $2 and id < $3 limit $4 + 1) x) as near,
+                      (select count(*) from (select from task_far where id < $3 limit $4 + 1) x) as far,
+                      least(
+                        (select o.id from unnest($1) as s (shard) cross join lateral (
+                           select id from task where shard = s.shard and id >= $2 and id < $3 order by id limit 1) o
+                         order by o.id limit 1),
+                        (select id from task_far where id < $3 order by id limit 1)
+                      ) as oldest",
+                )
+                .bind(&self.shards)
+                .bind(range.from)
+                .bind(range.to)
+                .bind(COUNT_MAX)
+                .fetch_one(open)
+                .await?;
+                let (near, far): (i64, i64) = (row.try_get("near")?, row.try_get("far")?);
+                let oldest: Option<Uuid> = row.try_get("oldest")?;
+                Ok(Backlog {
+                    task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX)).unwrap_or(0),
+                    is_exact: near <= COUNT_MAX && far <= COUNT_MAX,
+                    oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,388 @@
+//! How many tasks are pending: counted where they are few, estimated from a sample of the pages that they are on where they are many.
+//!
+//! No counter is kept, for every transaction would have to update it; leaves are never analyzed, so Postgres has no statistics of them. What is counted is
+//! walked along the key, up to a bound of rows. What is estimated is a stratified sample: of each leaf, evenly spread pages, and the live rows on them times
+//! the pages that each stands for. The leaves of the coming hour get a share of their own. So the work is bounded by pages, whatever is pending. All of it is
+//! seen in one snapshot. See docs/decisions/0010.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Row};
+use uuid::Uuid;
+
+use super::listing::shards_of;
+use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::{ClusterSettings, IdRange, Timestamp, ids};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
+
+const PURPOSE: Purpose = Purpose {
+    name: "counts",
+    deadline: Duration::from_secs(3),
+    settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
+};
+/// Rows that are counted one by one: of the coming hour, and of all else.
+const ROWS_MAX: u64 = 10_000;
+/// Pages of 8 KiB that a sample reads, of all leaves and the far table, and once more of the leaves of the coming hour.
+const PAGES_MAX: u64 = 600;
+const HOUR_PAGES_MAX: u64 = 400;
+/// Leaves that one statement walks.
+const LEAVES_MAX: usize = 32;
+/// A leaf that goes meanwhile makes the count begin anew.
+const TRIES_MAX: usize = 3;
+const MINUTE: Duration = Duration::from_secs(60);
+pub const MINUTES: usize = 60;
+
+/// Counts, one call at a time: a call may touch all leaves, and each is a lock.
+#[derive(Debug)]
+pub struct Counter {
+    pool: Pool,
+    rules: Rules,
+    shards: Vec<i16>,
+}
+
+/// What was counted.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Counted {
+    pub as_of: Timestamp,
+    /// The start of the current minute: the first of the [`MINUTES`].
+    pub from: Timestamp,
+    tally: HashMap<(String, usize), f64>,
+    /// All of it was counted.
+    pub is_exact: bool,
+    /// What of it is due in the coming hour was counted.
+    pub is_exact_of_hour: bool,
+}
+
+/// A leaf, or the far table, and how large it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Stratum {
+    name: String,
+    ids: IdRange,
+    pages: u64,
+}
+
+/// The places of one count: `0` is what is due before now or behind the hour, `1..=60` the minutes.
+struct Count<'a> {
+    shards: &'a [i16],
+    now: Timestamp,
+    minute: Timestamp,
+    strata: Vec<Stratum>,
+    tally: HashMap<(String, usize), f64>,
+}
+
+impl Counted {
+    /// Of each topic, or of one, how many tasks are pending.
+    pub fn topics(&self, topic: Option<&str>) -> Vec<(String, u64)> {
+        let mut topics: HashMap<&str, f64> = HashMap::new();
+        for ((of, _), count) in self.tally.iter().filter(|((of, _), _)| topic.is_none_or(|topic| topic == of)) {
+            *topics.entry(of).or_default() += count;
+        }
+        let mut topics: Vec<(String, u64)> = topics.into_iter().map(|(of, count)| (of.to_owned(), whole(count))).collect();
+        topics.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        topics
+    }
+
+    /// Of each minute from [`Self::from`] on, of one topic or of all.
+    pub fn minutes(&self, topic: Option<&str>) -> [u64; MINUTES] {
+        let mut minutes = [0.0; MINUTES];
+        for ((of, place), count) in &self.tally {
+            let minute = place.checked_sub(1).and_then(|index| minutes.get_mut(index));
+            if let Some(minute) = minute.filter(|_minute| topic.is_none_or(|topic| topic == of)) {
+                *minute += count;
+            }
+        }
+        minutes.map(whole)
+    }
+}
+
+impl Counter {
+    pub fn new(settings: &Settings, cluster: &ClusterSettings) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, 1), rules: Rules::new(cluster), shards: shards_of(cluster.shards) }
+    }
+
+    /// Counts what is pending, or estimates it. The spread of the sample is decided by `chance`, from 0 to 1.
+    pub async fn count(&self, chance: f64) -> Result<Counted, Error> {
+        let mut tries = 1;
+        loop {
+            let counting = async |open: &mut PgConnection| {
+                let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
+                let counted = self.count_in(&mut snapshot, chance).await?;
+                snapshot.rollback().await?;
+                Ok(counted)
+            };
+            match self.pool.run("count the pending tasks", counting).await {
+                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => tries += 1,
+                other => return other,
+            }
+        }
+    }
+
+    async fn count_in(&self, open: &mut PgConnection, chance: f64) -> Result<Counted, sqlx::Error> {
+        let (now, strata) = strata(open, &self.rules).await?;
+        let minute = Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
+        let mut count = Count { shards: &self.shards, now, minute, strata, tally: HashMap::new() };
+        let has_hour = count.walk(open, &[count.hour()]).await?;
+        let has_all = has_hour && count.walk(open, &count.all_but_the_hour()).await?;
+        let (mut is_exact, mut is_exact_of_hour) = (has_all, has_hour);
+        if !has_all {
+            let sampled = count.sample(open, chance, has_hour).await?;
+            is_exact = sampled.is_all;
+            is_exact_of_hour = has_hour || sampled.is_all_of_hour;
+        }
+        Ok(Counted { as_of: now, from: minute, tally: count.tally, is_exact, is_exact_of_hour })
+    }
+}
+
+const MICROS_OF_MINUTE: i64 = 60_000_000;
+
+struct Sampled {
+    is_all: bool,
+    is_all_of_hour: bool,
+}
+
+impl Count<'_> {
+    fn hour_end(&self) -> Timestamp {
+        self.minute.plus(MINUTE * 60)
+    }
+
+    /// What of the coming hour is still to come: what is claimed leaves dead entries behind, and none before it.
+    fn hour(&self) -> IdRange {
+        IdRange::of_times(self.now, self.hour_end())
+    }
+
+    fn all_but_the_hour(&self) -> [IdRange; 2] {
+        let hour = self.hour();
+        [IdRange { from: Uuid::nil(), to: hour.from }, IdRange { from: hour.to, to: Uuid::max() }]
+    }
+
+    /// The first ids of the minutes, of what is behind them, and before it now: places by binary search.
+    fn bounds(&self) -> Vec<Uuid> {
+        let minutes = (1..60).map(|number| self.minute.plus(MINUTE * number));
+        std::iter::once(self.now).chain(minutes).chain([self.hour_end()]).map(ids::floor_of).collect()
+    }
+
+    /// Counts `ranges` along the key, unless they hold more rows than the bound: then it counts none of them, and says so.
+    async fn walk(&mut self, open: &mut PgConnection, ranges: &[IdRange]) -> Result<bool, sqlx::Error> {
+        let (mut counted, mut looked) = (Vec::new(), 0);
+        for range in ranges {
+            let names: Vec<&str> =
+                self.strata.iter().filter(|stratum| stratum.meets(*range)).map(|stratum| stratum.name.as_str()).collect();
+            for names in names.chunks(LEAVES_MAX) {
+                let rows = sqlx::query(AssertSqlSafe(walk_text(names)))
+                    .bind(self.shards)
+                    .bind(range.from)
+                    .bind(range.to)
+                    .bind(i64::try_from(ROWS_MAX - looked + 1).unwrap_or(i64::MAX))
+                    .bind(self.bounds())
+                    .persistent(false)
+                    .fetch_all(&mut *open)
+                    .await?;
+                for row in &rows {
+                    let (key, count) = tallied(row)?;
+                    looked += count;
+                    counted.push((key, count));
+                }
+                if looked > ROWS_MAX {
+                    return Ok(false);
+                }
+            }
+        }
+        for (key, count) in counted {
+            *self.tally.entry(key).or_default() += real(count);
+        }
+        Ok(true)
+    }
+
+    /// Estimates everything, but the hour if it is counted already.
+    async fn sample(&mut self, open: &mut PgConnection, chance: f64, has_hour: bool) -> Result<Sampled, sqlx::Error> {
+        let hour = self.hour();
+        let of_hour = |stratum: &Stratum| stratum.name != FAR && stratum.meets(hour);
+        let pages = |strata: &mut dyn Iterator<Item = &Stratum>| strata.map(|stratum| stratum.pages).sum::<u64>();
+        let all = pages(&mut self.strata.iter());
+        let all_of_hour = pages(&mut self.strata.iter().filter(|stratum| of_hour(stratum)));
+        let mut sampled = Sampled { is_all: true, is_all_of_hour: true };
+        let (bounds, shares): (Vec<Uuid>, Vec<u64>) = (
+            self.bounds(),
+            self.strata
+                .iter()
+                .map(|stratum| {
+                    let share = share_of(stratum.pages, all, PAGES_MAX);
+                    if of_hour(stratum) { share.max(share_of(stratum.pages, all_of_hour, HOUR_PAGES_MAX)) } else { share }
+                })
+                .collect(),
+        );
+        for (strata, shares) in self.strata.chunks(LEAVES_MAX).zip(shares.chunks(LEAVES_MAX)) {
+            let mut blocks: (Vec<i32>, Vec<i64>) = (Vec::new(), Vec::new());
+            for (index, (stratum, &share)) in strata.iter().zip(shares).enumerate() {
+                sampled.is_all &= share == stratum.pages;
+                sampled.is_all_of_hour &= share == stratum.pages || !stratum.meets(hour);
+                for block in spread(stratum.pages, share, chance) {
+                    blocks.0.push(i32::try_from(index).unwrap_or(i32::MAX));
+                    blocks.1.push(i64::try_from(block).unwrap_or(i64::MAX));
+                }
+            }
+            let query = sqlx::query(AssertSqlSafe(sample_text(strata)));
+            let rows = query.bind(blocks.0).bind(blocks.1).bind(&bounds).persistent(false).fetch_all(&mut *open).await?;
+            for row in &rows {
+                let (key, count) = tallied(row)?;
+                let index = usize::try_from(row.try_get::<i32, _>("stratum")?).unwrap_or(usize::MAX);
+                let (Some(stratum), Some(&share)) = (strata.get(index), shares.get(index)) else { continue };
+                if !(has_hour && (1..=MINUTES).contains(&key.1)) {
+                    *self.tally.entry(key).or_default() += real(count) * real(stratum.pages) / real(share.max(1));
+                }
+            }
+        }
+        Ok(sampled)
+    }
+}
+
+/// Of `pages` of `all` that many, of `budget`; one at least.
+fn share_of(pages: u64, all: u64, budget: u64) -> u64 {
+    let share = u128::from(pages) * u128::from(budget) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX).clamp(1, pages.max(1)).min(pages)
+}
+
+/// `count` of the numbers below `pages`, evenly spread.
+fn spread(pages: u64, count: u64, chance: f64) -> impl Iterator<Item = u64> {
+    // In thousandths of a page, so that all is whole numbers.
+    let shift = u128::from(whole(chance.clamp(0.0, 0.999) * 1000.0));
+    let place = move |index: u64| (u128::from(index) * 1000 + shift) * u128::from(pages) / (u128::from(count.max(1)) * 1000);
+    (0..count).map(move |index| u64::try_from(place(index)).unwrap_or(u64::MAX))
+}
+
+impl Stratum {
+    fn meets(&self, range: IdRange) -> bool {
+        self.ids.from < range.to && range.from < self.ids.to
+    }
+}
+
+const FAR: &str = "task_far";
+
+/// Postgres's clock, then the leaves that hold anything, with their pages; the far table is the last.
+async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Vec<Stratum>), sqlx::Error> {
+    let rows = sqlx::query(
+        "-- sizes of leaves
+        with leaf as materialized (
+          select c.oid, c.relname::text collate \"C\" as name
+          from pg_class p
+          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, 'task_')
+          where p.oid = to_regclass('task')
+        ), sized as materialized (
+          select name, pg_relation_size(oid) / current_setting('block_size')::bigint as pages from leaf
+        )
+        select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, name, pages from sized order by name",
+    )
+    .fetch_all(open)
+    .await?;
+    let (mut now, mut strata, mut far) = (Timestamp::EPOCH, Vec::new(), Vec::new());
+    for row in rows {
+        now = Timestamp::from_micros(row.try_get("now")?);
+        let (name, pages): (String, Option<i64>) = (row.try_get("name")?, row.try_get("pages")?);
+        // A table that went just now has no size.
+        let pages = pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or(0);
+        if name == FAR {
+            far.push(Stratum { name, ids: IdRange { from: Uuid::nil(), to: Uuid::max() }, pages });
+        } else if let Some(leaf) = Partition::of_name(Parent::Task, &name).filter(|_leaf| pages > 0) {
+            strata.push(Stratum { name, ids: IdRange::of_times(leaf.start, rules.end_of(leaf)), pages });
+        }
+    }
+    strata.append(&mut far);
+    Ok((now, strata))
+}
+
+fn tallied(row: &PgRow) -> Result<((String, usize), u64), sqlx::Error> {
+    let (place, count): (i32, i64) = (row.try_get("place")?, row.try_get("count")?);
+    // What is behind the hour is what is before it: neither is of a minute.
+    let place = usize::try_from(place).ok().filter(|place| *place <= MINUTES).unwrap_or(0);
+    Ok(((row.try_get("topic")?, place), u64::try_from(count).unwrap_or(0)))
+}
+
+/// `$1` are the shards, `$2` and `$3` the ends of the range, `$4` the most rows, `$5` the bounds of the places.
+fn walk_text(names: &[&str]) -> String {
+    let parts = names.iter().map(|name| {
+        let key = if *name == FAR { "" } else { "shard = any($1) and " };
+        format!("(select id, topic from {name} where {key}id >= $2 and id < $3)")
+    });
+    let parts: Vec<String> = parts.collect();
+    // With the far table alone the shards stand nowhere else.
+    format!(
+        "-- count pending tasks
+with shards as (select $1::smallint[])
+select topic, width_bucket(id, $5::uuid[]) as place, count(*) as count
+from (select * from ({}) t limit $4) t
+group by topic, place",
+        parts.join("\n  union all ")
+    )
+}
+
+/// `$1` and `$2` are strata and blocks of them, `$3` the bounds of the places.
+fn sample_text(strata: &[Stratum]) -> String {
+    let mut text = String::from(
+        "-- sample pending tasks
+with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) as c (stratum, block))
+",
+    );
+    for (index, stratum) in strata.iter().enumerate() {
+        let union = if index == 0 { "" } else { "union all\n" };
+        let written = write!(
+            text,
+            "{union}(select {index} as stratum, t.topic, width_bucket(t.id, $3::uuid[]) as place, count(*) as count
+from chosen c
+cross join lateral (
+  select id, topic from {}
+  where ctid >= format('(%s,0)', c.block)::tid and ctid < format('(%s,0)', c.block + 1)::tid
+  offset 0
+) t
+where c.stratum = {index}
+group by t.topic, place)
+",
+            stratum.name
+        );
+        debug_assert!(written.is_ok(), "to write to a String never fails");
+    }
+    text
+}
+
+#[expect(clippy::as_conversions, reason = "a count of tasks is far below 2^53, where a float ceases to be exact")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float becomes the nearest whole number, and no negative one comes here"
+)]
+fn whole(count: f64) -> u64 {
+    count.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pages_of_a_sample_are_different_ones_of_the_table(pages in 1_u64..5_000_000, budget in 1_u64..2000, chance in 0.0..1.0) {
+            let share = share_of(pages, pages, budget);
+            let chosen: Vec<u64> = spread(pages, share, chance).collect();
+            prop_assert_eq!(u64::try_from(chosen.len()), Ok(budget.min(pages)));
+            prop_assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(chosen.iter().all(|page| *page < pages));
+        }
+    }
+
+    #[test]
+    fn each_stratum_is_seen_and_no_more_than_all_of_it() {
+        assert_eq!((share_of(0, 10, 5), share_of(1, 1_000_000, 5), share_of(3, 3, 1000)), (0, 1, 3));
+        assert_eq!(share_of(500_000, 1_000_000, 1000), 500);
+    }
+}

@@ -1,0 +1,247 @@
+//! Dead letters: listed, put back (redriven), dropped.
+//!
+//! Who deletes the row of a dead letter has put it back, or dropped it: of two callers one finds it gone. A task that was put back goes on under its first id
+//! with the next attempt, as after a deferral: a row that is due now, an entry in `task_follow` that forbids to cancel it (an earlier attempt may be in the
+//! topic), its name if that is its own still, or free, and a line in `execlog_redriven`, by which the line of its death is final no more. All of it hangs on
+//! the row that was deleted. See docs/decisions/0011.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use crate::domain::{Cursor, IdRange, Page, Selection, TaskId, TaskState, TaskView, TopicName};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::look_up::view_of_row;
+use crate::postgres::{Error, Settings};
+
+const PURPOSE: Purpose = Purpose {
+    name: "dead letters",
+    deadline: Duration::from_secs(5),
+    // There are few dead letters, or many: no statistics need say which for a statement to walk along a key.
+    settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
+};
+/// Dead letters that one transaction puts back, or drops, at most, and their bytes: the one that passes the bound goes, too.
+const ROWS_MAX: u64 = 1000;
+const BYTES_MAX: i64 = 8 << 20;
+
+const LIST: &str = "-- list dead letters
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
+  null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
+from dead_letter
+where id >= $1 and id < $2
+order by id
+limit $3";
+
+const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
+  null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
+from dead_letter
+where topic = $4 and id >= $1 and id < $2
+order by id
+limit $3";
+
+const DROP: &str = "-- drop a dead letter
+delete from dead_letter
+where id = $1
+returning id, topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at";
+
+const IDS: &str = "-- dead letters: ids
+select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
+
+/// The next few of a topic ($1) and a range ($2, $3) within their bounds ($4, $5), deleted; those that somebody else is at are passed by.
+macro_rules! next_few {
+    () => {
+        "head as materialized (
+  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
+  from dead_letter
+  where topic = $1 and id >= $2 and id < $3
+  order by id
+  limit $4
+  for update skip locked
+), chosen as materialized (
+  select array_agg(id) as ids
+  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from head) h
+  where bytes_before < $5
+), gone as (
+  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
+)"
+    };
+}
+
+const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
+
+/// The rows of a redrive, then what follows from their deletion. The new row's id is the first id with another time in it, so it stays on its shard; a
+/// millisecond behind Postgres's clock, so it is none of the task's former rows.
+macro_rules! redrive {
+    ($what:literal, $retention:literal, $gone:expr) => {
+        concat!(
+            "-- redrive ",
+            $what,
+            "
+with clock as materialized (
+  select lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 1), 12, '0') as now
+), ",
+            $gone,
+            ", put as materialized (
+  select g.*, (c.now || right(replace(g.id::text, '-', ''), 20))::uuid as next_id, (least(g.attempts, 32766) + 1)::smallint as attempt
+  from gone g cross join clock c
+), near as (
+  insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
+  select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id, topic, key, payload, headers, name, id, attempt
+  from put
+), follow as (
+  insert into task_follow (first_id, row_id, maybe_sent) select id, next_id, true from put
+), line as (
+  insert into execlog_redriven (id, row_id, next_id) select id, row_id, next_id from put
+), named as (
+  insert into task_name as n (topic, name, id, row_id, expires_at)
+  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id, punctual_time(p.next_id) + make_interval(secs => ",
+            $retention,
+            ")
+  from put p
+  left join task_name e on e.topic = p.topic and e.name = p.name and e.id = p.id
+  where p.name is not null
+  order by p.topic, p.name, e.id is null, p.id desc
+  on conflict (topic, name) do update
+    set row_id = excluded.row_id, outcome = null, expires_at = greatest(n.expires_at, excluded.expires_at)
+  where n.id = excluded.id
+)
+"
+        )
+    };
+}
+
+const REDRIVE: &str = concat!(
+    redrive!("a dead letter", "$2", "gone as (delete from dead_letter where id = $1 returning *)"),
+    "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
+);
+
+const REDRIVE_MANY: &str = concat!(redrive!("dead letters", "$6", next_few!()), "(select id, next_id from put)");
+
+/// Works on dead letters, over a few connections of its own.
+#[derive(Debug)]
+pub struct DeadLetters {
+    pool: Pool,
+    name_retention: Duration,
+}
+
+/// A task that was put back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Redriven {
+    pub row: TaskId,
+    pub view: TaskView,
+}
+
+/// What becomes of many dead letters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Redrive,
+    Drop,
+}
+
+/// What one transaction has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// The new rows of what was put back; the ids of what was dropped.
+    pub rows: Vec<TaskId>,
+    /// The highest id of what was changed: up to here none is left but what somebody else was at. `None`: nothing was.
+    pub last: Option<Uuid>,
+}
+
+impl DeadLetters {
+    /// A task that is put back keeps its name for `name_retention` after that at least.
+    pub fn new(settings: &Settings, name_retention: Duration, connections_max: usize) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention }
+    }
+
+    /// The next `limit` dead letters behind `from`, in the order of their due times.
+    pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
+        let range = selection.ids().behind(from);
+        let statement = async |open: &mut PgConnection| {
+            // One more tells whether there is more.
+            let count = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+            let topic = selection.topic.as_ref().map(TopicName::as_str);
+            let query =
+                sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST }).bind(range.from).bind(range.to).bind(count);
+            let query = match topic {
+                Some(topic) => query.bind(topic),
+                None => query,
+            };
+            let rows = query.fetch_all(open).await?;
+            rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>().map(|tasks| (tasks, rows.len() > limit))
+        };
+        let (tasks, has_more) = self.pool.run("list dead letters", statement).await?;
+        let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
+        Ok(Page { tasks, next })
+    }
+
+    /// Drops a dead letter; answers what it was.
+    ///
+    /// # Errors
+    /// After [`Error::Unanswered`] it is unknown whether it took effect.
+    pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, Error> {
+        let statement = async |open: &mut PgConnection| {
+            let row = sqlx::query(DROP).bind(id.uuid()).fetch_optional(open).await?;
+            row.as_ref().map(dead_of).transpose()
+        };
+        self.pool.run("drop a dead letter", statement).await
+    }
+
+    /// Puts a dead letter back: its task is due now.
+    ///
+    /// # Errors
+    /// After [`Error::Unanswered`] it is unknown whether it took effect.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
+        let retention = self.name_retention.as_secs_f64();
+        let statement = async |open: &mut PgConnection| {
+            let row = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).fetch_optional(open).await?;
+            row.map(|row| {
+                let first = TaskId::from_uuid(row.try_get("id")?);
+                let view = view_of_row(&row, first, TaskState::Scheduled)?;
+                Ok(Redriven { row: TaskId::from_uuid(row.try_get("next_id")?), view })
+            })
+            .transpose()
+        };
+        self.pool.run("redrive a dead letter", statement).await
+    }
+
+    /// Puts some dead letters of `topic` back, or drops them, in the order of their due times: at most `count_max` and a thousand of them, in one transaction.
+    ///
+    /// # Errors
+    /// As [`Self::redrive`].
+    pub async fn change_some(&self, change: Change, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Changed, Error> {
+        let (name, text) = match change {
+            Change::Redrive => ("redrive dead letters", REDRIVE_MANY),
+            Change::Drop => ("drop dead letters", DROP_MANY),
+        };
+        let retention = self.name_retention.as_secs_f64();
+        let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query_as(text).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).bind(BYTES_MAX);
+            let query = match change {
+                Change::Redrive => query.bind(retention),
+                Change::Drop => query,
+            };
+            let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
+            let last = changed.iter().map(|(id, _row)| *id).max();
+            Ok(Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last })
+        };
+        self.pool.run(name, statement).await
+    }
+
+    /// The first `count_max` dead letters of `topic` in `range`, in the order of their due times.
+    pub async fn ids(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Vec<Uuid>, Error> {
+        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar(IDS).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).fetch_all(open).await
+        };
+        self.pool.run("look for dead letters", statement).await
+    }
+}
+
+fn dead_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
+    view_of_row(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead)
+}

@@ -1,0 +1,366 @@
+//! Pending tasks in due order, a page at a time.
+//!
+//! The key of a leaf is (shard, id), so due order is a merge over the shards: of each the next few rows are looked at, and what lies up to the least of the
+//! last ones is complete. A shard that holds most of what is due next (one key) makes the next look wider, not longer. The far table is one stream more.
+//!
+//! Within one millisecond due order is that of the shards, and a merge would complete no more than the first one's share of each look: a crowd due at one
+//! instant is read shard after shard, as one stream.
+//!
+//! A page is one snapshot: in it each row is in exactly one place, whatever is moved, claimed, attached or retired meanwhile; and the next page begins
+//! behind the last id that was looked at. Ids never change, so no row is seen twice, and none that was there throughout is missed. See
+//! docs/decisions/0009.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Row};
+use uuid::Uuid;
+
+use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::{
+    ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState, TaskView, TopicName, ids,
+};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
+
+/// Without statistics of leaves the planner must be kept from reading and sorting whole ones.
+const PURPOSE: Purpose = Purpose {
+    name: "list",
+    deadline: Duration::from_secs(3),
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_sort", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ],
+};
+/// A page for people looks at about so many rows: behind them it ends, full or not.
+pub const LOOKED_MAX: u64 = 2_000;
+/// A page for what goes on by itself.
+pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
+/// Leaves that one statement reads at most: the first reads one, for most pages end there.
+const LEAVES_MAX: usize = 8;
+/// A look that came to the end of its leaves with no more rows than this was at leaves that hold little.
+const LITTLE: u64 = 64;
+/// Rows of each stream that the first look takes in, beyond its share of the page.
+const SHARE_MIN: u64 = 4;
+/// A leaf that goes while a page is being read makes it begin anew.
+const TRIES_MAX: usize = 3;
+
+/// Reads pages, over a few connections of its own.
+#[derive(Debug)]
+pub struct Listing {
+    pool: Pool,
+    rules: Rules,
+    shards: Vec<i16>,
+}
+
+/// A pending task, and the row that it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub row: TaskId,
+    /// Of what it carries, the key alone, if it is not long.
+    pub view: TaskView,
+}
+
+/// Some of the pending tasks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskPage {
+    pub tasks: Vec<Listed>,
+    /// `None`: behind them there is nothing.
+    pub next: Option<Cursor>,
+    /// Rows that were looked at for it.
+    pub looked: u64,
+}
+
+impl Listing {
+    pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
+        Self {
+            pool: Pool::new(settings, PURPOSE, connections_max),
+            rules: Rules::new(cluster),
+            shards: shards_of(cluster.shards),
+        }
+    }
+
+    /// The next `limit` pending tasks, or fewer, behind `from`: those among about `looked_max` rows.
+    pub async fn page(
+        &self,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+        looked_max: u64,
+    ) -> Result<TaskPage, Error> {
+        let mut tries = 1;
+        loop {
+            let reading = async |open: &mut PgConnection| {
+                // Nothing but reads: to end it is to roll it back, which dropping it does as well.
+                let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
+                let page = Walk::new(self, selection, from, (limit, looked_max)).run(&mut snapshot).await?;
+                snapshot.rollback().await?;
+                Ok(page)
+            };
+            match self.pool.run("list pending tasks", reading).await {
+                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => tries += 1,
+                other => return other,
+            }
+        }
+    }
+
+    /// Of the shards, which are in order, those from this one on.
+    fn shards_from(&self, first: Shard) -> &[i16] {
+        let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());
+        &self.shards[passed..]
+    }
+}
+
+pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
+    count.all().map(|shard| shard.as_smallint()).collect()
+}
+
+/// One page in the making.
+struct Walk<'a> {
+    listing: &'a Listing,
+    topic: Option<&'a str>,
+    /// What is left of the selection, its lower end exclusive.
+    rest: IdRange,
+    limit: usize,
+    looked_max: u64,
+    page: TaskPage,
+    /// Rows of each stream that a look takes in.
+    share: u64,
+    /// The last look did not get past the millisecond in which it began.
+    is_in_crowd: bool,
+}
+
+/// What one statement has found.
+struct Found {
+    /// Up to here, inclusive, everything was looked at; `None`: up to the end.
+    bound: Option<Uuid>,
+    looked: u64,
+    tasks: Vec<Listed>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(listing: &'a Listing, selection: &'a Selection, from: Option<Cursor>, (limit, looked_max): (usize, u64)) -> Self {
+        let range = selection.ids();
+        let after = from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
+        Self {
+            listing,
+            topic: selection.topic.as_ref().map(TopicName::as_str),
+            rest: IdRange { from: after, to: range.to },
+            limit,
+            looked_max,
+            page: TaskPage { tasks: Vec::new(), next: None, looked: 0 },
+            share: 0,
+            is_in_crowd: false,
+        }
+    }
+
+    async fn run(mut self, open: &mut PgConnection) -> Result<TaskPage, sqlx::Error> {
+        let leaves = leaves(open, &self.listing.rules, self.rest).await?;
+        let mut leaves = leaves.as_slice();
+        let mut leaf_count = 1;
+        while self.rest.from < before(self.rest.to) {
+            if self.page.tasks.len() >= self.limit || self.page.looked >= self.looked_max {
+                self.page.next = Some(Cursor { after: self.rest.from });
+                break;
+            }
+            let (group, others) = leaves.split_at(leaf_count.min(leaves.len()));
+            let end = group.last().map_or(self.rest.to, |last| ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to));
+            let end_of_millisecond = end_of_millisecond(self.rest.from);
+            let end = if self.is_in_crowd { end.min(end_of_millisecond) } else { end };
+            self.widen(group);
+            let found = self.look(open, group, end).await?;
+            let looked = found.looked;
+            self.page.looked += looked;
+            self.page.tasks.extend(found.tasks);
+            let was_in_crowd = self.is_in_crowd;
+            self.is_in_crowd = found.bound.is_some_and(|bound| bound < end_of_millisecond);
+            if was_in_crowd != self.is_in_crowd {
+                self.share = 0;
+            }
+            match (found.bound, self.page.tasks.last()) {
+                (_, Some(last)) if self.page.tasks.len() >= self.limit => self.rest.from = last.row.uuid(),
+                (Some(bound), _) => self.rest.from = bound,
+                (None, _) if was_in_crowd => self.rest.from = before(end),
+                (None, _) => {
+                    self.rest.from = before(end);
+                    leaves = others;
+                    // Where leaves hold little, more of them are read at once.
+                    leaf_count = if looked <= LITTLE { (leaf_count * 2).min(LEAVES_MAX) } else { 1 };
+                }
+            }
+        }
+        Ok(self.page)
+    }
+
+    /// The first look should do; where it does not, few streams hold most of what is next.
+    fn widen(&mut self, group: &[Partition]) {
+        let streams = match group {
+            [] => 1,
+            _ if self.is_in_crowd => 2,
+            _ => count_of(self.listing.shards.len()) + 1,
+        };
+        let missing = count_of(self.limit.saturating_sub(self.page.tasks.len()));
+        let first = missing.saturating_mul(2).div_ceil(streams) + SHARE_MIN;
+        self.share = (self.share * 4).min(self.looked_max / streams).max(first);
+    }
+
+    async fn look(&self, open: &mut PgConnection, group: &[Partition], end: Uuid) -> Result<Found, sqlx::Error> {
+        let limit = count_of(self.limit.saturating_sub(self.page.tasks.len()));
+        let shards = match self.is_in_crowd {
+            true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
+            false => &self.listing.shards,
+        };
+        // The text names leaves, which come and go: it is not worth preparing.
+        let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_crowd)))
+            .bind(shards)
+            .bind(self.rest.from)
+            .bind(end)
+            .bind(i64::try_from(self.share).unwrap_or(i64::MAX))
+            .bind(self.topic)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .persistent(false)
+            .fetch_all(open)
+            .await?;
+        let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let looked: i64 = first.try_get("looked")?;
+        let bound = first.try_get("bound")?;
+        let tasks = rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        Ok(Found { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
+    }
+}
+
+/// The leaves that hold anything of `range`, in order. By their names, not by their parent: so one that is being detached is seen as well.
+async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Result<Vec<Partition>, sqlx::Error> {
+    let first = rules.partition_of(Parent::Task, TaskId::from_uuid(range.from).due_at());
+    let rows: Vec<String> = sqlx::query_scalar(
+        "-- leaves with rows
+        with leaf as materialized (
+          select c.oid, c.relname::text collate \"C\" as name
+          from pg_class p
+          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, 'task_')
+          where p.oid = to_regclass('task') and c.relname::text collate \"C\" >= $1
+        )
+        select name from leaf where pg_relation_size(oid) > 0 order by name",
+    )
+    .bind(first.name())
+    .fetch_all(open)
+    .await?;
+    let leaves = rows.iter().filter_map(|name| Partition::of_name(Parent::Task, name));
+    Ok(leaves.filter(|leaf| ids::floor_of(leaf.start) < range.to).collect())
+}
+
+const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
+
+/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a crowd the
+/// range lies within a millisecond, and the shards together are one stream.
+fn look_text(leaves: &[Partition], is_in_crowd: bool) -> String {
+    let (shards_begin, shards_end) = if is_in_crowd { (CROWD_BEGIN, CROWD_END) } else { (SHARDS_BEGIN, SHARDS_END) };
+    let mut text = String::with_capacity(1200 + leaves.len() * 130);
+    text.push_str("-- list pending tasks\nwith looked as materialized (\n");
+    for (index, leaf) in leaves.iter().enumerate() {
+        let (begin, name) = (if index == 0 { shards_begin } else { "      union all\n" }, leaf.name());
+        let written = writeln!(text, "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < $3)");
+        debug_assert!(written.is_ok(), "to write to a String never fails");
+    }
+    if !leaves.is_empty() {
+        text.push_str(shards_end);
+    }
+    text.push_str(REST);
+    text
+}
+
+const SHARDS_BEGIN: &str = "  (select x.*
+  from unnest($1::smallint[]) as s (shard)
+  cross join lateral (
+    select n.*, row_number() over (order by n.id) as place
+    from (select u.* from (
+";
+const SHARDS_END: &str = "    ) u order by u.id limit $4) n
+  ) x)
+  union all
+";
+/// A nested loop goes through the shards as they stand in the array, and ends with the row that fills the share: the shards behind it are not read.
+const CROWD_BEGIN: &str = "  (select n.*, row_number() over (order by n.id) as place
+  from (select x.*
+    from unnest($1::smallint[]) as s (shard)
+    cross join lateral (select u.* from (
+";
+const CROWD_END: &str = "    ) u order by u.id limit $4) x
+    limit $4) n)
+  union all
+";
+/// Keys of more than 1 KiB are not shown: a page is bounded in bytes, too.
+const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
+  from (select id, first_id, topic, name, attempt, key from task_far where id > $2 and id < $3 order by id limit $4) n)
+), bound as materialized (
+  select (select id from looked where place = $4 order by id limit 1) as id, (select count(*) from looked) as looked
+)
+select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key
+from bound b
+left join lateral (
+  select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end as key
+  from looked
+  where ($5::text is null or topic = $5) and (b.id is null or id <= b.id)
+  order by id
+  limit $6
+) t on true
+order by t.id";
+
+/// `None`: nothing was found, and the row is there for what was looked at.
+fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
+    let Some(id) = row.try_get::<Option<Uuid>, _>("id")? else { return Ok(None) };
+    let first: Option<Uuid> = row.try_get("first_id")?;
+    let view = TaskView {
+        id: TaskId::from_uuid(first.unwrap_or(id)),
+        topic: TopicName::stored(row.try_get("topic")?),
+        name: row.try_get("name")?,
+        state: TaskState::Scheduled,
+        replaced_by: None,
+        attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
+        receipt: None,
+        kept: Some(Kept { key: row.try_get("key")?, payload: None, headers: Vec::new() }),
+        reason: None,
+        died_at: None,
+    };
+    Ok(Some(Listed { row: TaskId::from_uuid(id), view }))
+}
+
+/// The greatest id below `id`.
+fn before(id: Uuid) -> Uuid {
+    Uuid::from_u128(id.as_u128().saturating_sub(1))
+}
+
+fn after(id: Uuid) -> Uuid {
+    Uuid::from_u128(id.as_u128().saturating_add(1))
+}
+
+/// The end of the millisecond in which what is behind `id` begins.
+fn end_of_millisecond(id: Uuid) -> Uuid {
+    ids::floor_of(TaskId::from_uuid(after(id)).due_at().plus(Duration::from_millis(1)))
+}
+
+fn count_of(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+
+    #[test]
+    fn a_statement_names_its_leaves_and_always_the_far_table() {
+        let leaf = |start| Partition { parent: Parent::Task, start: Timestamp::from_millis(start) };
+        for is_in_crowd in [false, true] {
+            let both = look_text(&[leaf(0), leaf(900_000)], is_in_crowd);
+            assert_eq!((both.matches("from task_1970").count(), both.matches("from task_far").count()), (2, 1), "{both}");
+            assert!(!look_text(&[], is_in_crowd).contains("s.shard"));
+        }
+    }
+}

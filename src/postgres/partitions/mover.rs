@@ -1,0 +1,181 @@
+//! The mover: what comes within the horizon goes from `task_far` to its leaf.
+//!
+//! A task is in one of the two tables, never in both and never in none: one statement deletes and inserts. What is due already has no leaf, perhaps; it is
+//! claimed from `task_far` itself.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+use uuid::Uuid;
+
+use super::UPKEEP;
+use crate::domain::IdRange;
+use crate::error_chain::chain;
+use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
+
+const PURPOSE: Purpose = Purpose {
+    name: "mover",
+    deadline: Duration::from_secs(10),
+    // A row that somebody has locked is told from the others by halves, ten times.
+    settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
+};
+/// What one statement moves at most.
+const ROWS_MAX: i64 = 1000;
+const BYTES_MAX: i64 = 8 << 20;
+/// So many rows that are locked, or refused for what is not in them, are passed by in a round.
+const PASSED_BY_MAX: u32 = 8;
+/// Up to this many far tasks are counted, beyond it estimated.
+const COUNT_MAX: i64 = 10_000;
+
+#[derive(Debug)]
+pub struct Mover {
+    connection: Connection,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    pub task_count: u64,
+    /// Tasks that Postgres refused to move; they stay where they are and are tried again in the next round.
+    pub stuck_count: u64,
+}
+
+/// One statement's worth.
+enum Chunk {
+    /// Another node is at it.
+    Taken,
+    Nothing,
+    Moved {
+        task_count: u64,
+        last: Uuid,
+    },
+}
+
+impl Mover {
+    pub fn new(settings: &Settings) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE) }
+    }
+
+    /// Moves all that is due within `range`, in due order; leaves must be attached for all of it. A task that cannot be moved stops no other. What stops
+    /// them all (a full disk, a missing right, a lock of the table) is the round's error, after a few.
+    pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
+        let (mut moved, mut rest, mut rows_max, mut passed_by) = (Moved::default(), range, ROWS_MAX, 0);
+        while !rest.is_empty() {
+            match self.move_chunk(rest, rows_max).await {
+                Ok(Chunk::Taken | Chunk::Nothing) => break,
+                Ok(Chunk::Moved { task_count, last }) => {
+                    reach(Point::FarChunkMoved);
+                    moved.task_count += task_count;
+                    rest.from = after(last);
+                    rows_max = ROWS_MAX;
+                }
+                Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. }) if rows_max > 1 => {
+                    rows_max = (rows_max / 2).max(1)
+                }
+                // More than a few are no rows that somebody has locked, but a table.
+                Err(Error::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
+                    passed_by += 1;
+                    let Some(locked) = self.first_of(rest).await? else { break };
+                    tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
+                    rest.from = after(locked);
+                }
+                // Nor are more than a few that are refused for something else than their values.
+                Err(error @ (Error::BadValue { .. } | Error::Refused { .. }))
+                    if error.is_of_the_data() || passed_by < PASSED_BY_MAX =>
+                {
+                    passed_by += u32::from(!error.is_of_the_data());
+                    let Some(stuck) = self.first_of(rest).await? else { break };
+                    tracing::error!(id = %stuck, error = chain(&error), "a far task cannot be moved to its leaf; it is passed by");
+                    moved.stuck_count += 1;
+                    rest.from = after(stuck);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    async fn move_chunk(&mut self, range: IdRange, rows_max: i64) -> Result<Chunk, Error> {
+        let what = format!("move far tasks of {range:?}");
+        self.connection.run(&what, async |open| move_rows(open, range, rows_max).await).await
+    }
+
+    async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, Error> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar("-- first far task\nselect id from task_far where id >= $1 and id < $2 order by id limit 1")
+                .bind(range.from)
+                .bind(range.to)
+                .fetch_optional(open)
+                .await
+        };
+        self.connection.run("find the far task that cannot be moved", statement).await
+    }
+
+    /// How many tasks are far; beyond 10,000 it is Postgres's estimate.
+    pub async fn count(&mut self) -> Result<u64, Error> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar(
+                "-- count far tasks
+                select case when c.counted <= $1 then c.counted
+                  else greatest(c.counted, (select reltuples::bigint from pg_class where oid = 'task_far'::regclass)) end
+                from (select count(*) as counted from (select from task_far limit $1 + 1) x) c",
+            )
+            .bind(COUNT_MAX)
+            .fetch_one(open)
+            .await
+        };
+        let count: i64 = self.connection.run("count the far tasks", statement).await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+}
+
+fn after(id: Uuid) -> Uuid {
+    Uuid::from_u128(id.as_u128().saturating_add(1))
+}
+
+/// Rows are taken and locked in the order of the key, as cancels and claims of the far table do.
+async fn move_rows(open: &mut PgConnection, range: IdRange, rows_max: i64) -> Result<Chunk, sqlx::Error> {
+    let row = sqlx::query(
+        "-- move far tasks
+        with mine as materialized (select pg_try_advisory_xact_lock($5, $6) as is_mine),
+          head as materialized (
+            select id, row_number() over (order by id) as place, sum(bytes) over (order by id rows unbounded preceding) as bytes
+            from (
+              select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
+              from task_far
+              where (select is_mine from mine) and id >= $1 and id < $2
+              order by id
+              limit $3
+            ) h
+          ),
+          last as materialized (select id from head where place = 1 or bytes <= $4 order by id desc limit 1),
+          d as (
+            delete from task_far
+            where id >= $1 and id <= (select id from last)
+            returning shard, id, topic, key, payload, headers, name, first_id, attempt
+          ),
+          i as (
+            insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
+            select shard, id, topic, key, payload, headers, name, first_id, attempt from d
+          )
+        select (select is_mine from mine) as is_mine, (select id from last) as last, (select count(*) from d) as moved",
+    )
+    .bind(range.from)
+    .bind(range.to)
+    .bind(rows_max)
+    .bind(BYTES_MAX)
+    .bind(UPKEEP.0)
+    .bind(UPKEEP.1)
+    .fetch_one(open)
+    .await?;
+    let (is_mine, last): (bool, Option<Uuid>) = (row.try_get("is_mine")?, row.try_get("last")?);
+    let task_count: i64 = row.try_get("moved")?;
+    Ok(match last {
+        None if is_mine => Chunk::Nothing,
+        None => Chunk::Taken,
+        Some(last) => Chunk::Moved { task_count: u64::try_from(task_count).unwrap_or(0), last },
+    })
+}

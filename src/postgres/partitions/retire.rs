@@ -1,0 +1,255 @@
+//! Retiring partitions whose time has passed, so that at no moment a task is lost or a claim has to wait.
+//!
+//! ```text
+//! attached --(not needed)--> truncated (leaves only) --> detaching --> orphan --(still not needed)--> dropped
+//!     ^                                                      |            |
+//!     |                                            cut off: FINALIZE      |
+//!     +--------------------------- needed after all ----------------------+
+//! ```
+//!
+//! The catalog is the authority: each step looks at what is there, so whoever comes next goes on where another one was killed. A plain DROP would lock the
+//! parent: behind one open reader it stalls every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on a
+//! connection of its own: when it is cut off, the partition is neither in nor out until it is finalized. Whether a partition is needed is asked
+//! *after* the detach, when nobody can write to it any more (before, a batch or a row could still slip in); one that is needed is attached again as it is.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use super::{attach_statement, execute, retire_lock, take_census};
+use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::{Timestamp, ids};
+use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
+
+const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
+/// A detach waits for whoever reads the table, and is rather not cut off: then it must be finalized. Its deadline is for an answer that never comes, because
+/// the server has vanished without a word. Its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
+/// that stands still between two steps ends, so that another one goes on. No step between two uses of the session takes as long.
+const DETACH: Purpose = Purpose {
+    name: "detach",
+    deadline: Duration::from_secs(3600),
+    settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")],
+};
+
+/// Retires the partitions of one table.
+#[derive(Debug)]
+pub struct Retirer {
+    parent: Parent,
+    rules: Rules,
+    work: Connection,
+    detach: Connection,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Retired {
+    /// Detaches that somebody had left half-done.
+    pub finalized_count: u64,
+    pub dropped_count: u64,
+    /// Attached again, for they are still needed.
+    pub kept_count: u64,
+}
+
+impl Retirer {
+    pub fn new(settings: &Settings, parent: Parent, rules: Rules) -> Self {
+        let (work, detach) = (Connection::new(settings, WORK), Connection::new(settings, DETACH));
+        Self { parent, rules, work, detach }
+    }
+
+    /// Retires all that may go. It may take as long as somebody's open transaction that has read the table: run it in a task of its own.
+    pub async fn round(&mut self) -> Result<Retired, Error> {
+        let retired = self.retire_all().await;
+        // Whoever comes next finds the lock free: a connection that is only closed keeps it until the server has noticed.
+        if retired.is_ok() {
+            self.unlock().await?;
+        }
+        // Rounds with something to do are rare: no connections are kept between them.
+        self.work.close();
+        self.detach.close();
+        retired
+    }
+
+    async fn retire_all(&mut self) -> Result<Retired, Error> {
+        let mut retired = Retired::default();
+        let (census, now) = take_census(&mut self.work, self.parent).await?;
+        let past = self.rules.past(self.parent, &census.attached, now);
+        if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty()) || !self.lock().await? {
+            return Ok(retired);
+        }
+        // What was seen before the lock was had, another node may have retired since.
+        let (census, now) = take_census(&mut self.work, self.parent).await?;
+        let past = self.rules.past(self.parent, &census.attached, now);
+        // One that resists must not keep the others; the first error is told in the end.
+        let mut trouble = None;
+        for &start in &census.detaching {
+            let outcome = self.finalize(self.partition(start), now, &mut retired).await;
+            keep_first(&mut trouble, outcome)?;
+        }
+        for &start in &census.orphans {
+            let outcome = self.drop_or_keep(self.partition(start), now, &mut retired).await;
+            keep_first(&mut trouble, outcome)?;
+        }
+        for partition in past {
+            let outcome = self.retire(partition, now, &mut retired).await;
+            keep_first(&mut trouble, outcome)?;
+        }
+        trouble.map_or(Ok(retired), Err)
+    }
+
+    async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+        if self.prepare(partition).await? {
+            reach(Point::LeafTruncated);
+            // A detach that was refused has cost the session, and its lock.
+            if !self.detach.is_open() && !self.lock().await? {
+                return Ok(());
+            }
+            self.detach(partition).await?;
+            reach(Point::LeafDetached);
+            self.drop_or_keep(partition, now, retired).await?;
+        }
+        Ok(())
+    }
+
+    fn partition(&self, start: Timestamp) -> Partition {
+        Partition { parent: self.parent, start }
+    }
+
+    /// One node at a time, for as long as its session lasts.
+    pub async fn lock(&mut self) -> Result<bool, Error> {
+        let lock = retire_lock(self.parent);
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar("-- lock for retiring\nselect pg_try_advisory_lock($1, $2)")
+                .bind(lock.0)
+                .bind(lock.1)
+                .fetch_one(open)
+                .await
+        };
+        self.detach.run("take the lock for retiring", statement).await
+    }
+
+    async fn unlock(&mut self) -> Result<(), Error> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()").execute(open).await.map(|_done| ())
+        };
+        if self.detach.is_open() {
+            self.detach.run_in_session("give the lock for retiring back", statement).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the detach is worth it; a leaf is emptied, so that its space is free at once.
+    pub async fn prepare(&mut self, partition: Partition) -> Result<bool, Error> {
+        let what = format!("see whether {} can go", partition.name());
+        let range = self.range(partition);
+        let outcome = self
+            .work
+            .run(&what, async |open| match partition.parent {
+                Parent::Task => truncate_if_empty(open, partition).await,
+                Parent::ExeclogBatch | Parent::ExeclogPayload => Ok(!has_unsettled(open, "execlog_batch", range).await?),
+                Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => Ok(true),
+            })
+            .await;
+        match outcome {
+            // Somebody is reading it: next time.
+            Err(Error::GaveWay { .. }) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// The partition is part of nothing from now on. In the session that has the lock, or not at all.
+    pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
+        let name = partition.name();
+        let statement = format!("alter table {} detach partition {name} concurrently", partition.parent.table());
+        self.detach.run_in_session(&format!("detach {name}"), async |open| execute(open, statement).await).await
+    }
+
+    /// Ends a detach that was cut off. To be cut off itself does no harm, so it has a deadline, for it holds a lock that makes new leaves wait.
+    async fn finalize(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+        let name = partition.name();
+        let statement = format!("alter table {} detach partition {name} finalize", partition.parent.table());
+        self.work.run(&format!("finalize the detach of {name}"), async |open| execute(open, statement).await).await?;
+        retired.finalized_count += 1;
+        self.drop_or_keep(partition, now, retired).await
+    }
+
+    /// Drops a detached partition that is past at `now`; one that is still needed is attached again.
+    pub async fn drop_or_keep(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+        let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
+        // An orphan whose time has not come (the clock was set back): keep it, whatever is in it.
+        let is_past = rules.end_of(partition).plus(rules.kept(partition.parent)) < now;
+        let is_dropped = self
+            .work
+            .run(&format!("drop {name}"), async |open| {
+                let mut transaction = open.begin().await?;
+                execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;
+                let is_needed = !is_past
+                    || match partition.parent {
+                        Parent::Task => has_rows(&mut transaction, partition).await?,
+                        Parent::ExeclogBatch => has_unsettled(&mut transaction, &name, range).await?,
+                        Parent::ExeclogPayload => has_unsettled(&mut transaction, "execlog_batch", range).await?,
+                        Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => false,
+                    };
+                let statement = if is_needed { attach_statement(&rules, partition) } else { format!("drop table {name}") };
+                execute(&mut transaction, statement).await?;
+                transaction.commit().await?;
+                Ok(!is_needed)
+            })
+            .await?;
+        if is_dropped {
+            retired.dropped_count += 1;
+        } else {
+            tracing::warn!(partition = name, "detached, but still needed: attached again");
+            retired.kept_count += 1;
+        }
+        Ok(())
+    }
+
+    fn range(&self, partition: Partition) -> (uuid::Uuid, uuid::Uuid) {
+        (ids::floor_of(partition.start), ids::floor_of(self.rules.end_of(partition)))
+    }
+}
+
+/// Keeps the first error and goes on, unless Postgres is away.
+fn keep_first(first: &mut Option<Error>, outcome: Result<(), Error>) -> Result<(), Error> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_away() => Err(error),
+        Err(error) => {
+            first.get_or_insert(error);
+            Ok(())
+        }
+    }
+}
+
+async fn truncate_if_empty(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx::Error> {
+    let name = leaf.name();
+    let mut transaction = open.begin().await?;
+    // Whoever wants the leaf meanwhile waits behind this lock: give up soon.
+    execute(&mut transaction, "set local lock_timeout = '100ms'".to_owned()).await?;
+    execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;
+    let is_empty = !has_rows(&mut transaction, leaf).await?;
+    if is_empty {
+        execute(&mut transaction, format!("truncate table {name}")).await?;
+        transaction.commit().await?;
+    } else {
+        transaction.rollback().await?;
+    }
+    Ok(is_empty)
+}
+
+async fn has_rows(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx::Error> {
+    let statement = format!("-- has a leaf rows\nselect exists (select from {})", leaf.name());
+    sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).fetch_one(open).await
+}
+
+/// Whether `table`, the execlog or a day of it, has unsettled batches in `range`.
+async fn has_unsettled(open: &mut PgConnection, table: &str, range: (uuid::Uuid, uuid::Uuid)) -> Result<bool, sqlx::Error> {
+    let statement = format!(
+        "-- has unsettled batches\nselect exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)"
+    );
+    sqlx::query_scalar(AssertSqlSafe(statement)).bind(range.0).bind(range.1).persistent(false).fetch_one(open).await
+}

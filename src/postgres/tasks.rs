@@ -1,0 +1,11 @@
+//! The life of a task, one file per verb, and the names that stand for tasks.
+
+pub mod adopt;
+pub mod cancel;
+pub mod claim;
+pub mod look_up;
+pub mod names;
+pub mod replace;
+pub mod settle;
+pub mod submit;
+pub mod submit_named;

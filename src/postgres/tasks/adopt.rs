@@ -1,0 +1,170 @@
+//! Adopt: take over the unsettled batches of a dead node; and what a starting node looks back at: what is on its books, and the topics of late.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use uuid::Uuid;
+
+use super::claim::read_batch;
+use crate::domain::{Batch, BatchId, NodeId, TopicName};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
+
+const PURPOSE: Purpose =
+    Purpose { name: "adopt", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
+
+/// At most so many batches are adopted in a round: what is left is adopted by the next one, or by another node.
+pub const BATCHES_MAX: i64 = 64;
+
+/// Who lives is asked in arrays, which are made once: when another node has adopted a row in between, its condition is looked at again with the row's new owner,
+/// and a `not exists` would look with the old one (tried: two nodes took the same 64 batches). `$3` bounds the walk through the index: under an old snapshot it
+/// keeps an entry for each batch that was ever settled.
+const ADOPT: &str = "-- adopt
+update execlog_batch b
+set owner = $1
+where b.settled_at is null
+  and b.batch = any (array(
+    select u.batch
+    from execlog_batch u
+    where u.settled_at is null
+      and u.batch >= $3
+      and (u.owner is null or u.owner <> all (array(select h.node from heartbeat h where not h.dead)))
+    order by u.batch
+    limit $2
+    for update skip locked))
+  and (b.owner is null or b.owner <> all (array(select h.node from heartbeat h where not h.dead)))
+returning b.batch";
+
+const OWN_UNSETTLED: &str = "-- own unsettled
+select batch from execlog_batch where settled_at is null and owner = $1 and batch >= $2";
+
+const OLDEST: &str = "-- oldest batch
+select batch from execlog_batch order by batch limit 1";
+
+const OLDEST_UNSETTLED: &str = "-- oldest unsettled
+select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2 order by batch limit 1";
+
+const BOUND: &str = "-- bound a look back
+select set_config('statement_timeout', $1, true)";
+
+const LOAD: &str = "-- load
+select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
+from execlog_batch b
+join execlog_payload p on p.batch = b.batch
+where b.batch = $1 and b.owner = $2 and b.settled_at is null";
+
+const FREE: &str = "-- free
+update execlog_batch set owner = null where batch = any($1) and owner = $2 and settled_at is null returning batch";
+
+/// The connection on which a node looks after batches that it does not hold in memory.
+#[derive(Debug)]
+pub struct Adoptions {
+    connection: Connection,
+    node: NodeId,
+}
+
+impl Adoptions {
+    pub fn new(settings: &Settings, node: NodeId) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node }
+    }
+
+    /// Makes this node the owner of unsettled batches from `from` on without a living one, at most [`BATCHES_MAX`] of them. The absence of life is what counts, not a list of
+    /// the dead: a batch of a node that is in no list is adopted as well.
+    pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+        let (node, from) = (self.node.uuid(), from.uuid());
+        let adopted = self
+            .connection
+            .run("adopt batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(BATCHES_MAX).bind(from).fetch_all(connection).await
+            })
+            .await?;
+        Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
+    }
+
+    /// The oldest batch that there is, settled or not.
+    pub async fn oldest(&mut self) -> Result<Option<BatchId>, Error> {
+        let oldest = self
+            .connection
+            .run("look for the oldest batch", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OLDEST).fetch_optional(connection).await
+            })
+            .await?;
+        Ok(oldest.map(BatchId::from_uuid))
+    }
+
+    /// The oldest unsettled batch among `ids`, whoever's it is. Looks through all that was settled there: not to be asked often, and not to be waited for
+    /// longer than `patience`, which the server is told, nor than any statement here.
+    ///
+    /// # Errors
+    /// [`Error::GaveWay`] when the server was not done by then.
+    pub async fn oldest_unsettled(&mut self, ids: Range<BatchId>, patience: Duration) -> Result<Option<BatchId>, Error> {
+        // The server gives up before this end does, so that the session stays.
+        let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
+        let oldest = self
+            .connection
+            .run("look for the oldest unsettled batch", async |connection| {
+                let mut transaction = connection.begin().await?;
+                sqlx::query(BOUND).bind(patience.as_millis().to_string()).execute(&mut *transaction).await?;
+                let oldest = sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).bind(from).bind(to);
+                let oldest = oldest.fetch_optional(&mut *transaction).await?;
+                transaction.commit().await?;
+                Ok(oldest)
+            })
+            .await?;
+        Ok(oldest.map(BatchId::from_uuid))
+    }
+
+    /// All unsettled batches of this node from `from` on.
+    pub async fn own_unsettled(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+        let (node, from) = (self.node.uuid(), from.uuid());
+        let own = self
+            .connection
+            .run("look for own unsettled batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED).bind(node).bind(from).fetch_all(connection).await
+            })
+            .await?;
+        Ok(own.into_iter().map(BatchId::from_uuid).collect())
+    }
+
+    /// Reads a batch of this node's; `None` when it is not (or no longer) this node's to settle, or its payload is out of sight for a moment: then it is
+    /// to be tried again, and never means that there is nothing to publish.
+    pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, Error> {
+        let node = self.node.uuid();
+        self.connection
+            .run("load a batch", async |connection| {
+                let row = sqlx::query(LOAD).bind(batch.uuid()).bind(node).fetch_optional(connection).await?;
+                row.map_or(Ok(None), |row| read_batch(&row, 0, batch))
+            })
+            .await
+    }
+
+    /// Gives batches up, for others to adopt; the ids of those that were this node's.
+    pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, Error> {
+        let ids: Vec<Uuid> = batches.iter().map(|batch| batch.uuid()).collect();
+        let node = self.node.uuid();
+        let freed = self
+            .connection
+            .run("free batches", async |connection| {
+                sqlx::query_scalar::<_, Uuid>(FREE).bind(ids).bind(node).fetch_all(connection).await
+            })
+            .await?;
+        Ok(freed.into_iter().map(BatchId::from_uuid).collect())
+    }
+}
+
+const RECENT_PURPOSE: Purpose = Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
+
+const RECENT: &str = "-- recent topics
+select distinct unnest(topic_names) as topic
+from (select topic_names from execlog_batch where settled_at is not null order by batch desc limit 200) latest
+limit 100";
+
+/// At most 100 topics of the latest 200 batches: a node that starts fetches their metadata before it publishes, for its first second is its worst.
+pub async fn recent_topics(settings: &Settings) -> Result<Vec<TopicName>, Error> {
+    let mut connection = Connection::new(settings, RECENT_PURPOSE);
+    let names = connection
+        .run("read the topics of the latest batches", async |open| sqlx::query_scalar::<_, String>(RECENT).fetch_all(open).await)
+        .await?;
+    Ok(names.iter().map(|name| TopicName::stored(name)).collect())
+}

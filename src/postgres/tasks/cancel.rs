@@ -1,0 +1,204 @@
+//! Cancels, in groups: who deletes the row of a task has withdrawn it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use crate::domain::{TaskId, TaskState, TaskView, TopicName};
+use crate::failpoint::{Point, reach};
+use crate::postgres::connection::Purpose;
+use crate::postgres::{Connection, Error, Settings};
+
+/// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
+pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
+    name: "cancel",
+    deadline: Duration::from_secs(5),
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        // As claims: somebody's lock on one row must not hold up the others for long.
+        ("lock_timeout", "200ms"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+    ],
+};
+/// Tasks that one group cancels at most.
+pub const GROUP_MAX: usize = 1000;
+/// A task can be deferred while a group looks for it; whoever is missed this often is claimed as often, so it is too late.
+const ROUNDS_MAX: usize = 3;
+
+/// Cancels tasks over a connection of its own.
+#[derive(Debug)]
+pub struct Canceller {
+    connection: Connection,
+}
+
+/// A row to delete: of the task `first`, which is now the row `row`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::postgres) struct Wanted {
+    pub(in crate::postgres) row: TaskId,
+    pub(in crate::postgres) first: TaskId,
+}
+
+impl Canceller {
+    pub fn new(settings: &Settings) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE) }
+    }
+
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.connection.keep_open().await
+    }
+
+    /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
+    /// the execlog. What is shown of a task: no record of it exists or ever will. `None`: too late, cancelled before, or never there; a look-up tells.
+    ///
+    /// A group is several statements, each of which commits: what those before an error have cancelled is cancelled, and said so beside the error. Of the
+    /// others nothing was done, unless the error is [unknown](Error::is_unknown).
+    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
+        assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
+        let mut cancelled = HashMap::with_capacity(firsts.len());
+        let outcome = self.cancel_each(firsts, &mut cancelled).await;
+        (firsts.iter().map(|first| cancelled.get(first).cloned()).collect(), outcome)
+    }
+
+    async fn cancel_each(&mut self, firsts: &[TaskId], cancelled: &mut HashMap<TaskId, TaskView>) -> Result<(), Error> {
+        let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
+        let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
+        let mut wanted: Vec<Wanted> = firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
+        for _round in 0..ROUNDS_MAX {
+            // The far table first: a task moves from there to a leaf, never back.
+            self.delete(&mut wanted, cancelled, FAR).await?;
+            reach(Point::FarCancelled);
+            self.delete(&mut wanted, cancelled, NEAR).await?;
+            reach(Point::CancelCommitted);
+            if wanted.is_empty() {
+                break;
+            }
+            rows.extend(wanted.iter().map(|wanted| (wanted.first, wanted.row)));
+            // Those that are another row by now, and were certainly never sent.
+            wanted = self.follow(&wanted).await?;
+            wanted.retain(|wanted| rows.get(&wanted.first) != Some(&wanted.row));
+        }
+        Ok(())
+    }
+
+    /// Deletes what it finds; what it does not find stays in `wanted`.
+    async fn delete(
+        &mut self,
+        wanted: &mut Vec<Wanted>,
+        cancelled: &mut HashMap<TaskId, TaskView>,
+        table: Table,
+    ) -> Result<(), Error> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        wanted.sort_unstable_by_key(table.order);
+        let deleted = self.connection.run(table.what, async |open| delete_rows(open, wanted, table.statement).await).await?;
+        cancelled.extend(deleted.into_iter().map(|view| (view.id, view)));
+        wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
+        Ok(())
+    }
+
+    async fn follow(&mut self, wanted: &[Wanted]) -> Result<Vec<Wanted>, Error> {
+        let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
+        let statement = async |open: &mut PgConnection| {
+            let rows = sqlx::query(FOLLOW).bind(firsts).fetch_all(open).await?;
+            rows.iter().map(follow_of).collect()
+        };
+        self.connection.run("find the follow-ups of tasks to cancel", statement).await
+    }
+}
+
+/// Those of the tasks that are another row by now, and were certainly never sent.
+pub(in crate::postgres) const FOLLOW: &str =
+    "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
+
+fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
+    let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
+    Ok(Wanted { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
+}
+
+/// One of the two tables that a task waits in.
+#[derive(Clone, Copy)]
+pub(in crate::postgres) struct Table {
+    pub(in crate::postgres) what: &'static str,
+    pub(in crate::postgres) statement: &'static str,
+    /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks, as a claim beside a crowd may, which goes by
+    /// place: whoever waits for 200 ms gives way, and comes again.
+    pub(in crate::postgres) order: fn(&Wanted) -> (i16, TaskId),
+}
+
+/// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name says from then on: the line may go before it. An entry that
+/// somebody else holds is passed by, for a replacement locks it first and the row behind it: it finds the row gone, and puts another task in its place. A
+/// follow-up's row is deleted only while `task_follow` names it and says that it was never sent: that entry changes only in the settle of a claim of that same
+/// row, so it is as true as the row is there.
+macro_rules! cancel_in {
+    ($table:literal) => {
+        concat!(
+            "-- cancel in ",
+            $table,
+            "
+        with d as (
+            delete from ",
+            $table,
+            " t
+            using unnest($1::smallint[], $2::uuid[], $3::uuid[]) as w (shard, row_id, first)
+            where t.shard = w.shard and t.id = w.row_id and t.id = any($2)
+              and case when w.row_id = w.first then t.first_id is null
+                else t.first_id = w.first
+                  and exists (select from task_follow f where f.first_id = w.first and f.row_id = w.row_id and not f.maybe_sent) end
+            returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+          ),
+          l as (
+            insert into execlog_cancelled (id, row_id, topic, name, attempt)
+            select first, id, topic, name, attempt from d
+          ),
+          f as (delete from task_follow using d where task_follow.first_id = d.first),
+          e as (
+            select n.topic, n.name
+            from d join task_name n on n.topic = d.topic and n.name = d.name
+            where n.id = d.first
+            for update of n skip locked
+          ),
+          o as (update task_name n set outcome = 4 from e where n.topic = e.topic and n.name = e.name)
+        select first, topic, name, attempt from d"
+        )
+    };
+}
+
+pub(in crate::postgres) const FAR: Table =
+    Table { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
+pub(in crate::postgres) const NEAR: Table =
+    Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
+
+/// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up would from now on.
+pub(in crate::postgres) async fn delete_rows(
+    open: &mut PgConnection,
+    wanted: &[Wanted],
+    statement: &'static str,
+) -> Result<Vec<TaskView>, sqlx::Error> {
+    let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
+    let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
+    let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
+    let deleted = sqlx::query(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
+    deleted.iter().map(cancelled_of).collect()
+}
+
+fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
+    Ok(TaskView {
+        id: TaskId::from_uuid(row.try_get("first")?),
+        topic: TopicName::stored(row.try_get("topic")?),
+        name: row.try_get("name")?,
+        state: TaskState::Cancelled,
+        replaced_by: None,
+        attempt: row.try_get("attempt")?,
+        receipt: None,
+        kept: None,
+        reason: None,
+        died_at: None,
+    })
+}

@@ -1,0 +1,437 @@
+//! What is known of a task.
+//!
+//! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves that way for `execlog_cancelled` or `dead_letter`, from where
+//! it may come back as a new row (`execlog_redriven` says as which). Each step
+//! is one transaction, so in the snapshot of one statement a row is in exactly one place, and nothing moves backwards: what a statement over all places but
+//! the batches does not find is in a batch by the time of the next statement, or was never there. What has fired, the usual question, is answered by its
+//! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest, and
+//! `execlog_ended` to the one with which it has ended: the batches on the way there may be older than receipts are kept.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, Span, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
+use crate::postgres::connection::Purpose;
+use crate::postgres::connection::error::Cause;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{Error, Settings};
+
+/// Of the places outside the batches: a generic plan would lock every leaf.
+const PLACES: Purpose =
+    Purpose { name: "look up", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+/// Of the batches: to plan the statement anew for eleven days takes 1.5 ms, to run it 0.2. Without statistics of a day that has just begun, a plan that is kept
+/// must not read whole days.
+const BATCHES: Purpose = Purpose {
+    name: "look up batches",
+    deadline: Duration::from_secs(2),
+    settings: &[("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")],
+};
+/// Of a whole look-up.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's clock is behind by less than a minute): days before that
+/// cannot hold its batch.
+const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
+/// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
+const HOPS_MAX: usize = 1000;
+
+/// Replacements that one look-up follows. A name that is put once a second has so many in three hours; what is answered then was replaced as well, and its own
+/// look-up goes on from there.
+const REPLACEMENTS_MAX: i32 = 10_000;
+
+const WHAT: &str = "look up a task";
+
+/// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id
+/// with which a batch of each can begin.
+pub const IN_BATCHES: &str = "-- look up in batches
+select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
+  f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
+  f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position], 1::smallint) as attempt,
+  f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
+from (
+  (select b.*, array_position(b.ids, $2) as position
+   from unnest($3::smallint[], $4::uuid[]) as c (span, lowest)
+   cross join lateral (
+     select * from execlog_batch
+     where batch >= $1 and span = c.span and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
+     limit 1
+   ) b
+   limit 1)
+  union all
+  (select u.*, array_position(u.ids, $2)
+   from execlog_batch u
+   where u.settled_at is null and u.batch >= $1 and $2 = any(u.ids)
+   limit 1)
+) f
+limit 1";
+
+/// Looks tasks up, over a few connections of its own.
+#[derive(Debug)]
+pub struct LookUp {
+    places: Pool,
+    batches: Pool,
+    rules: Rules,
+}
+
+/// Where a row was found outside of the batches.
+enum Whereabouts {
+    Found(Box<TaskView>),
+    /// Nowhere, but this is the row that the task is now.
+    Follow(TaskId),
+    Nowhere,
+}
+
+/// What a batch says of one of its rows.
+struct Line {
+    batch: Uuid,
+    /// 1-based.
+    position: i32,
+    is_settled: bool,
+    outcome: Option<i16>,
+    receipt: Option<Receipt>,
+    next: Option<TaskId>,
+    topic: Option<String>,
+    name: Option<String>,
+    attempt: i16,
+}
+
+impl LookUp {
+    /// At most `connections_max` look-ups at a time, over twice as many connections; more of them wait.
+    pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
+        let pool = |purpose| Pool::new(settings, purpose, connections_max);
+        Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
+    }
+
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.places.keep_open().await?;
+        self.batches.keep_open().await
+    }
+
+    /// All that is known of the task that was submitted as `first`; `None` when there never was one, or its receipt is no longer kept.
+    pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
+        // On the heap, for callers hold it in futures of their own.
+        let walk = Box::pin(self.walk(first));
+        let outcome = tokio::time::timeout(DEADLINE, walk).await;
+        outcome.unwrap_or_else(|_elapsed| Err(Error::new(WHAT, Cause::Deadline(DEADLINE))))
+    }
+
+    async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
+        let mut row = first;
+        // What the last batch said, should the walk lose the trace behind it.
+        let mut behind: Option<Line> = None;
+        for hop in 0..HOPS_MAX {
+            let mut line = if hop == 1 { None } else { self.in_batches(row).await? };
+            // Once behind the first attempt, `task_follow` may know the latest one.
+            if line.is_none() {
+                match self.outside_batches(row, first).await? {
+                    Whereabouts::Found(view) => return self.with_last_in_place(*view).await.map(Some),
+                    Whereabouts::Follow(latest) if latest != row => {
+                        row = latest;
+                        continue;
+                    }
+                    Whereabouts::Follow(_) | Whereabouts::Nowhere => line = self.in_batches(row).await?,
+                }
+            }
+            let Some(line) = line else {
+                if let Some(hidden) = self.in_hidden_leaf(row, first).await? {
+                    return Ok(Some(hidden));
+                }
+                match self.end_of(first).await? {
+                    Some(last) if last != row => row = last,
+                    _ => return Ok(behind.map(|line| deferred(first, line))),
+                }
+                continue;
+            };
+            let next = match line.next {
+                None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
+                    // The dead letter is still there, and says why.
+                    Whereabouts::Found(view) => return Ok(Some(*view)),
+                    Whereabouts::Follow(next) => Some(next),
+                    Whereabouts::Nowhere => None,
+                },
+                next => next,
+            };
+            let Some(next) = next else { return self.view_of_line(first, line).await.map(Some) };
+            row = next;
+            behind = Some(line);
+        }
+        Ok(behind.map(|line| deferred(first, line)))
+    }
+
+    async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
+        self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
+    }
+
+    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
+        self.places.run(WHAT, async |open| after_death(open, row, first).await).await
+    }
+
+    /// Replaces the task that took the place of this one by the last of those that took places after it.
+    async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, Error> {
+        let Some(next) = view.replaced_by else { return Ok(view) };
+        let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
+        Ok(TaskView { replaced_by: Some(last), ..view })
+    }
+
+    async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
+        self.batches.run(WHAT, async |open| in_batches(open, row).await).await
+    }
+
+    async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, Error> {
+        self.batches.run(WHAT, async |open| end_of(open, first).await).await
+    }
+
+    async fn in_hidden_leaf(&self, row: TaskId, first: TaskId) -> Result<Option<TaskView>, Error> {
+        let leaf = self.rules.partition_of(Parent::Task, row.due_at());
+        self.places.run(WHAT, async |open| in_hidden_leaf(open, leaf, row, first).await).await
+    }
+
+    async fn view_of_line(&self, first: TaskId, line: Line) -> Result<TaskView, Error> {
+        let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
+        let Some(topic) = line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone())) else {
+            return Err(Error::new(WHAT, Cause::Fact("the payload of an unsettled batch is out of sight for a moment")));
+        };
+        Ok(TaskView {
+            id: first,
+            topic: TopicName::stored(&topic),
+            state: line.state(),
+            replaced_by: None,
+            name: line.name,
+            attempt: line.attempt,
+            receipt: line.receipt,
+            kept: carried.map(|carried| carried.1),
+            reason: None,
+            died_at: None,
+        })
+    }
+}
+
+impl Line {
+    fn state(&self) -> TaskState {
+        match (self.is_settled, self.outcome) {
+            (false, _) => TaskState::Claimed,
+            (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
+            (true, _) => TaskState::Dead,
+        }
+    }
+}
+
+/// Looks for `row` wherever it is but in a batch.
+async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
+    let found = sqlx::query(
+        "-- look up outside of batches
+        select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
+          null::uuid as row_id, null::uuid as replaced_by
+        from task_far where id = $1 and coalesce(first_id, id) = $3
+        union all
+        select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null
+        from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
+        union all
+        (select 'cancelled', topic, name, attempt, null, null, null, null, null, null, replaced_by
+        from execlog_cancelled where id = $3 limit 1)
+        union all
+        select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint, null, null
+        from dead_letter where id = $3
+        union all
+        select 'follow', null, null, null, null, null, null, null, null, row_id, null from task_follow where first_id = $3",
+    )
+    .bind(row.uuid())
+    .bind(row.shard().as_smallint())
+    .bind(first.uuid())
+    .fetch_all(open)
+    .await?;
+    let mut place = Whereabouts::Nowhere;
+    for found in found {
+        let state = match found.try_get("state")? {
+            "follow" => {
+                place = Whereabouts::Follow(TaskId::from_uuid(found.try_get("row_id")?));
+                continue;
+            }
+            "scheduled" => TaskState::Scheduled,
+            "cancelled" => TaskState::Cancelled,
+            _ => TaskState::Dead,
+        };
+        let replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
+        return Ok(Whereabouts::Found(Box::new(TaskView { replaced_by, ..view_of_row(&found, first, state)? })));
+    }
+    Ok(place)
+}
+
+/// What came of the row `row`, which has died: it is a dead letter, or was put back as another row, or dropped.
+async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
+    let found = sqlx::query(
+        "-- look up what came of a dead task
+        select topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at,
+          null::uuid as next
+        from dead_letter where id = $2 and row_id = $1
+        union all
+        (select null, null, null, null, null, null, null, null, next_id from execlog_redriven where id = $2 and row_id = $1 limit 1)",
+    )
+    .bind(row.uuid())
+    .bind(first.uuid())
+    .fetch_optional(open)
+    .await?;
+    let Some(found) = found else { return Ok(Whereabouts::Nowhere) };
+    Ok(match found.try_get::<Option<Uuid>, _>("next")? {
+        Some(next) => Whereabouts::Follow(TaskId::from_uuid(next)),
+        None => Whereabouts::Found(Box::new(view_of_row(&found, first, TaskState::Dead)?)),
+    })
+}
+
+pub(in crate::postgres) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
+    let is_kept = state != TaskState::Cancelled;
+    Ok(TaskView {
+        id: first,
+        topic: TopicName::stored(row.try_get("topic")?),
+        name: row.try_get("name")?,
+        state,
+        replaced_by: None,
+        attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
+        receipt: None,
+        kept: if is_kept { Some(kept_of(row)?) } else { None },
+        reason: row.try_get("reason")?,
+        died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
+    })
+}
+
+fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
+    Ok(Kept {
+        key: row.try_get("key")?,
+        payload: row.try_get("payload")?,
+        headers: row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default(),
+    })
+}
+
+/// The lowest id that a batch with one of these rows can have.
+pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
+    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
+    ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
+}
+
+async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
+    let earliest = lowest_batch_of(std::iter::once(row));
+    let spans: Vec<i16> = Span::all().map(Span::as_smallint).collect();
+    let starts: Vec<Uuid> = Span::all().map(|span| span.lowest_start(row)).collect();
+    let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(spans).bind(starts).fetch_optional(open).await?;
+    found.as_ref().map(line_of).transpose()
+}
+
+fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
+    let outcome: Option<i16> = row.try_get("outcome")?;
+    let (partition, offset): (Option<i32>, Option<i64>) = (row.try_get("partition")?, row.try_get("offset")?);
+    let published_at: Option<i64> = row.try_get("published_at")?;
+    let receipt = match (outcome, partition, offset, published_at) {
+        (Some(Outcome::PUBLISHED), Some(partition), Some(offset), Some(at)) => {
+            Some(Receipt { partition, offset, published_at: Timestamp::from_millis(at) })
+        }
+        _ => None,
+    };
+    Ok(Line {
+        batch: row.try_get("batch")?,
+        position: row.try_get("position")?,
+        is_settled: row.try_get("is_settled")?,
+        outcome,
+        receipt,
+        next: row.try_get::<Option<Uuid>, _>("next")?.map(TaskId::from_uuid),
+        topic: row.try_get("topic")?,
+        name: row.try_get("name")?,
+        attempt: row.try_get("attempt")?,
+    })
+}
+
+/// The row with which a task has ended, if that was not its first.
+async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>, sqlx::Error> {
+    let last: Option<Uuid> = sqlx::query_scalar(
+        "-- look up with which row a task has ended
+        select row_id from execlog_ended where id = $1 order by ended_at desc limit 1",
+    )
+    .bind(first.uuid())
+    .fetch_optional(open)
+    .await?;
+    Ok(last.map(TaskId::from_uuid))
+}
+
+/// The last task of a chain of replacements that begins with `next`. A line goes no later than those of the replacements after it, so the chain has no gaps.
+async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, sqlx::Error> {
+    let last: Uuid = sqlx::query_scalar(
+        "-- look up the last of a chain of replacements
+        with recursive chain (id, place) as (
+          select $1::uuid, 0
+          union all
+          select l.replaced_by, c.place + 1
+          from chain c
+          cross join lateral (select replaced_by from execlog_cancelled where id = c.id limit 1) l
+          where l.replaced_by is not null and c.place < $2
+        )
+        select id from chain order by place desc limit 1",
+    )
+    .bind(next.uuid())
+    .bind(REPLACEMENTS_MAX)
+    .fetch_one(open)
+    .await?;
+    Ok(TaskId::from_uuid(last))
+}
+
+/// Topic, key, payload and headers, while they are kept.
+async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String, Kept)>, sqlx::Error> {
+    let carried = sqlx::query(
+        "-- look up what a batch carries
+        select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload, headers[$2] as headers from execlog_payload where batch = $1",
+    )
+    .bind(line.batch)
+    .bind(line.position)
+    .fetch_optional(open)
+    .await?;
+    carried.map(|carried| Ok((carried.try_get("topic")?, kept_of(&carried)?))).transpose()
+}
+
+/// A task that was deferred and whose next row is out of sight.
+fn deferred(first: TaskId, line: Line) -> TaskView {
+    TaskView {
+        id: first,
+        topic: TopicName::stored(&line.topic.unwrap_or_default()),
+        name: line.name,
+        state: TaskState::Scheduled,
+        replaced_by: None,
+        attempt: line.attempt.saturating_add(1),
+        receipt: None,
+        kept: None,
+        reason: None,
+        died_at: None,
+    }
+}
+
+/// While a leaf is being detached, no query of `task` sees it: a row that slipped into it is asked for by the leaf's own name. It is overdue, so no longer
+/// to be cancelled: on its way.
+async fn in_hidden_leaf(
+    open: &mut PgConnection,
+    leaf: Partition,
+    row: TaskId,
+    first: TaskId,
+) -> Result<Option<TaskView>, sqlx::Error> {
+    let name = leaf.name();
+    let is_hidden: Option<bool> = sqlx::query_scalar(
+        "-- is a leaf hidden
+        select not exists (select from pg_inherits where inhrelid = c.oid and not inhdetachpending) from pg_class c where c.oid = to_regclass($1)",
+    )
+    .bind(&name)
+    .fetch_optional(&mut *open)
+    .await?;
+    if is_hidden != Some(true) {
+        return Ok(None);
+    }
+    let statement = format!(
+        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
+    );
+    let found = sqlx::query(AssertSqlSafe(statement))
+        .bind(row.shard().as_smallint())
+        .bind(row.uuid())
+        .bind(first.uuid())
+        .persistent(false)
+        .fetch_optional(open)
+        .await?;
+    found.map(|found| view_of_row(&found, first, TaskState::Claimed)).transpose()
+}

@@ -1,0 +1,309 @@
+//! The entries of names: which task a name stands for, and which names are free again.
+//!
+//! An entry is free when it has expired *and* its task is final. A task that is still pending then (its topic was away for a day) keeps its name: its entry is
+//! prolonged by whoever comes across it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection as _, Row};
+use uuid::Uuid;
+
+use super::look_up::lowest_batch_of;
+use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::connection::{Purpose, Settings};
+
+/// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
+const PURPOSE: Purpose = Purpose {
+    name: "names",
+    deadline: Duration::from_secs(5),
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+    ],
+};
+
+/// The entry of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The task, as its submitter knows it.
+    pub id: TaskId,
+    /// The row that it is now.
+    pub row: TaskId,
+    /// The name is free if the task is final, too.
+    pub is_expired: bool,
+    /// Dead or cancelled, if that is how the task has ended.
+    pub outcome: Option<TaskState>,
+}
+
+/// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are stored: never change one.
+const DEAD: i16 = Outcome::DEAD;
+/// As the cancel writes it.
+const CANCELLED: i16 = 4;
+
+/// The task of a name that is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub id: TaskId,
+    pub state: TaskState,
+}
+
+/// Reads entries, and frees those that have expired, over a few connections of its own.
+#[derive(Debug)]
+pub struct Names {
+    pool: Pool,
+    retention: Duration,
+}
+
+/// An entry that is locked, to be freed or prolonged.
+struct Expired {
+    topic: String,
+    name: String,
+    row: TaskId,
+}
+
+const ENTRY: &str = "-- entry of a name
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2";
+
+const ENTRIES: &str = "-- entries of names
+select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timestamp() as is_expired, n.outcome
+from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
+join task_name n on n.topic = w.topic and n.name = w.name";
+
+/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is final: a follow-up moves its entry with it, or is seen in `task_follow`
+/// when it moved just now. Then the entry itself says whether it was dead or cancelled (its dead letter was dropped, its line is older than receipts are kept),
+/// and it was published when it says neither.
+const STATES: &str = "-- states of named tasks
+select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
+union all
+select 'scheduled', t.id
+from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
+join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
+union all
+select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $4 and b.ids && $1
+union all
+select 'cancelled', id from execlog_cancelled where id = any($3)
+union all
+select 'dead', id from dead_letter where id = any($3)
+union all
+select 'follow', first_id from task_follow where first_id = any($3)";
+
+/// Whoever else holds an entry (a PUT, another sweep) decides about it.
+const LOCK_EXPIRED: &str = "-- lock expired names
+select topic, name, row_id
+from task_name
+where expires_at <= clock_timestamp()
+order by expires_at
+limit $1
+for update skip locked";
+
+const LOCK_EXPIRED_OF: &str = "-- lock expired names of a group
+select n.topic, n.name, n.row_id
+from unnest($1::text[], $2::text[]) as w (topic, name)
+join task_name n on n.topic = w.topic and n.name = w.name
+where n.expires_at <= clock_timestamp()
+for update of n skip locked";
+
+/// While its entry is locked a task cannot be deferred, so `row_id` is the row that it is; the three places are seen in one snapshot.
+const PENDING: &str = "-- pending tasks of expired names
+select t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
+union all
+select t.id
+from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
+join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
+union all
+select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $3 and b.ids && $1";
+
+const PROLONG: &str = "-- prolong names
+update task_name n
+set expires_at = clock_timestamp() + make_interval(secs => $3)
+from unnest($1::text[], $2::text[]) as w (topic, name)
+where n.topic = w.topic and n.name = w.name";
+
+const FREE: &str = "-- free names
+delete from task_name n
+using unnest($1::text[], $2::text[]) as w (topic, name)
+where n.topic = w.topic and n.name = w.name";
+
+impl Names {
+    /// An entry whose task is still pending when it expires is kept for another `retention`.
+    pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
+    }
+
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.pool.keep_open().await
+    }
+
+    /// The entry of a name, expired or not.
+    pub async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Error> {
+        let statement = async |open: &mut PgConnection| {
+            let row = sqlx::query(ENTRY).bind(topic.as_str()).bind(name.as_str()).fetch_optional(open).await?;
+            row.as_ref().map(entry_of).transpose()
+        };
+        self.pool.run("look up a name", statement).await
+    }
+
+    /// The tasks of names, `(topic, name)`, in their order; `None` for a name that is free.
+    pub async fn known(&self, wanted: &[(&str, &str)]) -> Result<Vec<Option<Known>>, Error> {
+        let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
+        self.pool
+            .run("look up names", async |open| {
+                let mut entries = entries_of(open, &topics, &names).await?;
+                if entries.iter().flatten().any(|entry| entry.is_expired) {
+                    self.free_of(open, &topics, &names).await?;
+                    // Freed, or prolonged because its task is pending.
+                    entries = entries_of(open, &topics, &names).await?;
+                    entries.iter_mut().for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
+                }
+                let found: Vec<Entry> = entries.iter().flatten().copied().collect();
+                let traces = traces_of(open, &found).await?;
+                let known = |entry: Entry| Known { id: entry.id, state: state_of(&traces, entry) };
+                Ok(entries.into_iter().map(|entry| entry.map(known)).collect())
+            })
+            .await
+    }
+
+    /// Frees expired names whose tasks are final, at most `count_max`; answers what became of those it looked at.
+    pub async fn sweep(&self, count_max: i64) -> Result<Swept, Error> {
+        self.pool
+            .run("free expired names", async |open| {
+                let mut transaction = open.begin().await?;
+                let rows = sqlx::query(LOCK_EXPIRED).bind(count_max).fetch_all(&mut *transaction).await?;
+                let swept = free(&mut transaction, &rows, self.retention).await?;
+                transaction.commit().await?;
+                Ok(swept)
+            })
+            .await
+    }
+
+    async fn free_of(&self, open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Swept, sqlx::Error> {
+        let mut transaction = open.begin().await?;
+        let rows = sqlx::query(LOCK_EXPIRED_OF).bind(topics).bind(names).fetch_all(&mut *transaction).await?;
+        let swept = free(&mut transaction, &rows, self.retention).await?;
+        transaction.commit().await?;
+        Ok(swept)
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Swept {
+    pub freed_count: usize,
+    /// Their tasks are still pending.
+    pub prolonged_count: usize,
+}
+
+pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
+    Ok(Entry {
+        id: TaskId::from_uuid(row.try_get("id")?),
+        row: TaskId::from_uuid(row.try_get("row_id")?),
+        is_expired: row.try_get("is_expired")?,
+        outcome: match row.try_get::<Option<i16>, _>("outcome")? {
+            Some(DEAD) => Some(TaskState::Dead),
+            Some(CANCELLED) => Some(TaskState::Cancelled),
+            _ => None,
+        },
+    })
+}
+
+/// The entries of names, in the order of the names; `None` for a name without one.
+async fn entries_of(open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Vec<Option<Entry>>, sqlx::Error> {
+    let mut entries: Vec<Option<Entry>> = vec![None; names.len()];
+    for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
+        let position: i64 = row.try_get("position")?;
+        let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
+        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? = Some(entry_of(row)?);
+    }
+    Ok(entries)
+}
+
+/// Where something of a task was found; what tells most comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Trace {
+    Scheduled,
+    Claimed,
+    Cancelled,
+    Dead,
+    /// It was deferred, and is not final.
+    Follow,
+}
+
+impl Trace {
+    fn state(self) -> TaskState {
+        match self {
+            Self::Scheduled | Self::Follow => TaskState::Scheduled,
+            Self::Claimed => TaskState::Claimed,
+            Self::Cancelled => TaskState::Cancelled,
+            Self::Dead => TaskState::Dead,
+        }
+    }
+}
+
+/// What was found of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by their first ids.
+async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
+    let mut traces = HashMap::new();
+    if entries.is_empty() {
+        return Ok(traces);
+    }
+    let rows: Vec<Uuid> = entries.iter().map(|entry| entry.row.uuid()).collect();
+    let firsts: Vec<Uuid> = entries.iter().map(|entry| entry.id.uuid()).collect();
+    let from = lowest_batch_of(entries.iter().map(|entry| entry.row));
+    let found = sqlx::query(STATES).bind(rows).bind(shards_of(entries.iter().map(|entry| entry.row))).bind(firsts).bind(from);
+    for row in found.fetch_all(open).await? {
+        let trace = match row.try_get("state")? {
+            "scheduled" => Trace::Scheduled,
+            "claimed" => Trace::Claimed,
+            "cancelled" => Trace::Cancelled,
+            "dead" => Trace::Dead,
+            _ => Trace::Follow,
+        };
+        traces.entry(row.try_get("id")?).and_modify(|known: &mut Trace| *known = trace.min(*known)).or_insert(trace);
+    }
+    Ok(traces)
+}
+
+fn state_of(traces: &HashMap<Uuid, Trace>, entry: Entry) -> TaskState {
+    let found = [entry.row, entry.id].iter().filter_map(|id| traces.get(&id.uuid())).min();
+    found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
+}
+
+fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {
+    rows.map(|row| row.shard().as_smallint()).collect()
+}
+
+/// Frees those of the locked entries `rows` whose task is final, and prolongs the others.
+async fn free(open: &mut PgConnection, rows: &[PgRow], retention: Duration) -> Result<Swept, sqlx::Error> {
+    let mut expired = Vec::with_capacity(rows.len());
+    for row in rows {
+        let (topic, name) = (row.try_get("topic")?, row.try_get("name")?);
+        expired.push(Expired { topic, name, row: TaskId::from_uuid(row.try_get("row_id")?) });
+    }
+    if expired.is_empty() {
+        return Ok(Swept::default());
+    }
+    let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
+    let shards = shards_of(expired.iter().map(|entry| entry.row));
+    let from = lowest_batch_of(expired.iter().map(|entry| entry.row));
+    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING).bind(ids).bind(shards).bind(from).fetch_all(&mut *open).await?;
+    let pending: HashSet<Uuid> = pending.into_iter().collect();
+    let (kept, free): (Vec<&Expired>, Vec<&Expired>) = expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
+    let keys = |entries: &[&Expired]| -> (Vec<String>, Vec<String>) {
+        entries.iter().map(|entry| (entry.topic.clone(), entry.name.clone())).unzip()
+    };
+    if !kept.is_empty() {
+        let (topics, names) = keys(&kept);
+        sqlx::query(PROLONG).bind(topics).bind(names).bind(retention.as_secs_f64()).execute(&mut *open).await?;
+    }
+    if !free.is_empty() {
+        let (topics, names) = keys(&free);
+        sqlx::query(FREE).bind(topics).bind(names).execute(&mut *open).await?;
+    }
+    Ok(Swept { freed_count: free.len(), prolonged_count: kept.len() })
+}

@@ -1,0 +1,276 @@
+//! Replace: put a new task in the place of the one that a name stands for.
+//!
+//! One transaction that holds the entry throughout, so that of two replacements one sees the other's work. As one statement they would not: two of them left
+//! two live tasks.
+//!
+//! ```text
+//! lock the entry ─┬─ a precondition does not allow the task that the name stands for         unmet
+//!                 ├─ none ──▶ insert entry and task                                          created
+//!                 ├─ it is the one that `over` says is final ──▶ insert task, move entry      created
+//!                 └─ delete the old row in task_far, else in task ─┬─ found ──▶ its line,
+//!                                                                  │   insert task, move entry   replaced
+//!                                                                  └─ not there ─┬─ final ──▶ insert task, move entry   created
+//!                                                                                 └─ claimed, or not sure               gone
+//! ```
+//!
+//! A cancel by name with a precondition goes the same way, without a new task: `withdraw`.
+
+pub mod withdraw;
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use super::look_up::lowest_batch_of;
+use super::names::{Entry, entry_of};
+use crate::domain::{NewTask, Precondition, TaskId};
+use crate::failpoint::{Point, reach};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::connection::{Purpose, Settings};
+
+const PURPOSE: Purpose =
+    Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };
+
+/// Replaces tasks over a few connections of its own.
+#[derive(Debug)]
+pub struct Replaces {
+    pool: Pool,
+    retention: Duration,
+}
+
+/// What became of a replacement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replacement {
+    /// The task is there, and none had to go for it.
+    Created,
+    /// The task is there; the one before it is cancelled.
+    Replaced,
+    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final for a while; a look-up tells.
+    Gone(Entry),
+    /// Nothing was changed: somebody else made an entry just now.
+    Overtaken,
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    Unmet(Option<TaskId>),
+}
+
+const LOCK: &str = "-- lock the entry of a name
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2 for update";
+
+/// A follow-up's row is deleted only while `task_follow` says that no attempt of it was sent, as in a cancel.
+const TAKE_OUT_FAR: &str = "-- take out a far task
+with d as (
+  delete from task_far t
+  where t.id = $1 and t.shard = $2
+    and case when $1 = $3 then t.first_id is null
+      else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3 and f.row_id = $1 and not f.maybe_sent) end
+  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+), line as (
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $3, id, topic, name, attempt, $4 from d
+), follow as (
+  delete from task_follow using d where task_follow.first_id = $3
+)
+select count(*) from d";
+
+/// All of it hangs on the row that was deleted.
+const REPLACE: &str = "-- replace a task
+with d as (
+  delete from task t
+  where t.id = $10 and t.shard = $11
+    and case when $10 = $12 then t.first_id is null
+      else t.first_id = $12 and exists (select from task_follow f where f.first_id = $12 and f.row_id = $10 and not f.maybe_sent) end
+  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+), line as (
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $12, id, topic, name, attempt, $2 from d
+), follow as (
+  delete from task_follow using d where task_follow.first_id = $12
+), place as (
+  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8) from d
+  where task_name.topic = $3 and task_name.name = $7
+  returning task_name.id
+)";
+
+/// Of a row that was in neither table: it was claimed, and a claim that is settled without a follow-up is the end of it. While the entry is locked no settle
+/// can bring a follow-up. A leaf goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
+const IS_FINAL: &str = "-- is the task of a name final
+select punctual_time($1) > clock_timestamp() - interval '30 seconds'
+  and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
+  and not exists (select from task_follow where first_id = $2)";
+
+/// Whether a name whose entry has expired still stands for its task. Under the lock of the entry, as in [`IS_FINAL`].
+const IS_PENDING: &str = "-- is the task of an expired name pending
+select exists (select from task_far where id = $1)
+  or exists (select from task where shard = $2 and id = $1)
+  or exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))";
+
+/// The entry stands for the new task from now on, whatever its former one has come to.
+const MOVE: &str = "-- move a name
+with place as (
+  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8)
+  where topic = $3 and name = $7
+  returning id
+)";
+
+const CREATE: &str = "-- create a named task
+with place as (
+  insert into task_name (topic, name, id, row_id, expires_at)
+  select $3, $7, $2, $2, punctual_time($2) + make_interval(secs => $8)
+  on conflict (topic, name) do nothing
+  returning id
+)";
+
+/// The new row, in `task_far` when `$9` says so; it hangs on the entry.
+const PLACE: &str = ", near as (
+  insert into task (shard, id, topic, key, payload, headers, name)
+  select $1, $2, $3, $4, $5, $6, $7 from place where not $9
+), far as (
+  insert into task_far (shard, id, topic, key, payload, headers, name)
+  select $1, $2, $3, $4, $5, $6, $7 from place where $9
+)
+select count(*) from place";
+
+impl Replaces {
+    /// An entry expires `retention` after the due time of its task, unless it is moved later.
+    pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
+    }
+
+    pub async fn keep_open(&self) -> Result<(), Error> {
+        self.pool.keep_open().await
+    }
+
+    /// Puts `task` in the place of the one that its name stands for, if `condition` allows that one. `over` is the row of a task of this name that is known to be
+    /// final.
+    ///
+    /// # Errors
+    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
+    pub async fn replace(
+        &self,
+        task: &NewTask,
+        is_far: bool,
+        over: Option<TaskId>,
+        condition: &Precondition,
+    ) -> Result<Replacement, Error> {
+        let change = Change { task, is_far, retention: self.retention, condition };
+        self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
+    }
+}
+
+struct Change<'a> {
+    task: &'a NewTask,
+    is_far: bool,
+    retention: Duration,
+    condition: &'a Precondition,
+}
+
+/// Locks the entry of a name until the transaction ends.
+async fn lock(open: &mut PgConnection, topic: &str, name: &str) -> Result<Option<Entry>, sqlx::Error> {
+    let row = sqlx::query(LOCK).bind(topic).bind(name).fetch_optional(open).await?;
+    row.as_ref().map(entry_of).transpose()
+}
+
+/// The task that the name of a locked entry stands for: none, when the entry has expired and its task is final.
+async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Option<TaskId>, sqlx::Error> {
+    let Some(entry) = entry else { return Ok(None) };
+    if !entry.is_expired {
+        return Ok(Some(entry.id));
+    }
+    let is_pending: bool = sqlx::query_scalar(IS_PENDING)
+        .bind(entry.row.uuid())
+        .bind(entry.row.shard().as_smallint())
+        .bind(lowest_batch_of(std::iter::once(entry.row)))
+        .fetch_one(open)
+        .await?;
+    Ok(is_pending.then_some(entry.id))
+}
+
+impl Change<'_> {
+    async fn run(&self, open: &mut PgConnection, over: Option<TaskId>) -> Result<Replacement, sqlx::Error> {
+        let mut transaction = open.begin().await?;
+        let entry = lock(&mut transaction, self.task.record.topic.as_str(), self.name()).await?;
+        reach(Point::NameLocked);
+        if !self.condition.is_none() {
+            let current = current_of(&mut transaction, entry).await?;
+            if !self.condition.allows(current) {
+                transaction.rollback().await?;
+                return Ok(Replacement::Unmet(current));
+            }
+        }
+        let done = match entry {
+            None => match self.place(&mut transaction, CREATE, None).await? {
+                true => Replacement::Created,
+                false => Replacement::Overtaken,
+            },
+            Some(entry) if over == Some(entry.row) => {
+                self.move_entry(&mut transaction).await?;
+                Replacement::Created
+            }
+            Some(entry) if self.take_out_far(&mut transaction, entry).await? => {
+                reach(Point::NameTakenOut);
+                self.move_entry(&mut transaction).await?;
+                Replacement::Replaced
+            }
+            Some(entry) => match self.place(&mut transaction, REPLACE, Some(entry)).await? {
+                true => Replacement::Replaced,
+                false if self.is_final(&mut transaction, entry).await? => {
+                    self.move_entry(&mut transaction).await?;
+                    Replacement::Created
+                }
+                false => Replacement::Gone(entry),
+            },
+        };
+        match done {
+            Replacement::Created | Replacement::Replaced => transaction.commit().await?,
+            Replacement::Gone(_) | Replacement::Overtaken | Replacement::Unmet(_) => transaction.rollback().await?,
+        }
+        reach(Point::NameReplaced);
+        Ok(done)
+    }
+
+    fn name(&self) -> &str {
+        self.task.name.as_ref().map_or("", |name| name.as_str())
+    }
+
+    async fn take_out_far(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
+        let count: i64 = sqlx::query_scalar(TAKE_OUT_FAR)
+            .bind(entry.row.uuid())
+            .bind(entry.row.shard().as_smallint())
+            .bind(entry.id.uuid())
+            .bind(self.task.id.uuid())
+            .fetch_one(open)
+            .await?;
+        Ok(count == 1)
+    }
+
+    async fn is_final(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
+        let from = lowest_batch_of(std::iter::once(entry.row));
+        sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).bind(from).fetch_one(open).await
+    }
+
+    /// Under the lock of the entry this cannot find it missing.
+    async fn move_entry(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
+        if self.place(open, MOVE, None).await? { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+    }
+
+    /// Stores the new task if `statement` brings it its entry; true when it does.
+    async fn place(&self, open: &mut PgConnection, statement: &str, former: Option<Entry>) -> Result<bool, sqlx::Error> {
+        let (task, record) = (self.task, &self.task.record);
+        let text = format!("{statement}{PLACE}");
+        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text))
+            .bind(task.id.shard().as_smallint())
+            .bind(task.id.uuid())
+            .bind(record.topic.as_str())
+            .bind(record.key.as_deref())
+            .bind(record.payload.as_deref())
+            .bind(record.headers.as_column())
+            .bind(self.name())
+            .bind(self.retention.as_secs_f64())
+            .bind(self.is_far);
+        let query = match former {
+            None => query,
+            Some(entry) => query.bind(entry.row.uuid()).bind(entry.row.shard().as_smallint()).bind(entry.id.uuid()),
+        };
+        Ok(query.fetch_one(open).await? == 1)
+    }
+}

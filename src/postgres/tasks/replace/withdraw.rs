@@ -1,0 +1,62 @@
+//! Cancels the task of a name, if it is one that is meant: what is allowed is decided under the lock of the entry.
+
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
+
+use super::{Replaces, current_of, lock};
+use crate::domain::{Precondition, TaskName, TaskView, TopicName};
+use crate::postgres::connection::error::Error;
+use crate::postgres::tasks::cancel::{FAR, NEAR, Wanted, delete_rows};
+use crate::postgres::tasks::names::Entry;
+
+/// What became of a cancel by name that has a precondition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Withdrawal {
+    Cancelled(Box<TaskView>),
+    /// Nothing was changed: the precondition allows it, but the task is claimed, perhaps sent, or final; a look-up tells.
+    Gone(Entry),
+    /// Nothing was changed: the name stands for a task that the precondition does not allow.
+    Unmet(Entry),
+    /// The name stands for no task.
+    NotFound,
+}
+
+impl Replaces {
+    /// Cancels the task that a name stands for, if `condition` allows it.
+    ///
+    /// # Errors
+    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
+    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Error> {
+        let statement = async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
+        self.pool.run("cancel a task by its name", statement).await
+    }
+}
+
+async fn withdraw(
+    open: &mut PgConnection,
+    (topic, name): (&TopicName, &TaskName),
+    condition: &Precondition,
+) -> Result<Withdrawal, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let entry = lock(&mut transaction, topic.as_str(), name.as_str()).await?;
+    let current = current_of(&mut transaction, entry).await?;
+    let Some(entry) = entry.filter(|_entry| current.is_some()) else {
+        transaction.rollback().await?;
+        return Ok(Withdrawal::NotFound);
+    };
+    if !condition.allows(current) {
+        transaction.rollback().await?;
+        return Ok(Withdrawal::Unmet(entry));
+    }
+    let wanted = [Wanted { row: entry.row, first: entry.id }];
+    // The far table first: a task moves from there to a leaf, never back.
+    for table in [FAR, NEAR] {
+        let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;
+        if let Some(view) = deleted.into_iter().next() {
+            transaction.commit().await?;
+            return Ok(Withdrawal::Cancelled(Box::new(view)));
+        }
+    }
+    transaction.rollback().await?;
+    Ok(Withdrawal::Gone(entry))
+}

@@ -1,0 +1,130 @@
+//! Submit tasks that have a name: all of them hang on the entries of names that were not there before.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
+use crate::postgres::connection::error::Error;
+use crate::postgres::connection::{Connection, Purpose, Settings};
+
+/// As for submits without a name.
+const PURPOSE: Purpose =
+    Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
+
+/// Named tasks that are stored by one statement. Each name is there once, and they are sorted by topic and name: groups then wait for each other's entries in
+/// the same order.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    pub tasks: &'a [&'a NewTask],
+    /// Of each task: due beyond the last leaf.
+    pub is_far: &'a [bool],
+    /// Of each task: due within the window, to go straight into `batch`.
+    pub is_claimed: &'a [bool],
+    pub batch: Option<BatchId>,
+}
+
+/// The connection for submits of named tasks.
+#[derive(Debug)]
+pub struct NamedSubmits {
+    connection: Connection,
+    node: NodeId,
+    retention: Duration,
+}
+
+/// A task row, and a task of the batch, exists exactly when its entry was inserted here: the batch holds the winners alone, in the order of the parameters.
+/// Where nothing is claimed, the execlog is not named: a lock on it holds up nobody who does not need it.
+fn store_text(has_batch: bool) -> String {
+    let claimed = if has_batch { CLAIMED } else { "" };
+    format!(
+        "-- submit named
+with input as materialized (
+  select *
+  from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::text[], $8::boolean[], $9::boolean[])
+    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed, position)
+), won as (
+  insert into task_name (topic, name, id, row_id, expires_at)
+  select topic, name, id, id, punctual_time(id) + make_interval(secs => $10)
+  from input
+  order by position
+  on conflict (topic, name) do nothing
+  returning id
+), near as (
+  insert into task (shard, id, topic, key, payload, headers, name)
+  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
+  from won join input i using (id)
+  where not i.is_far and not i.is_claimed
+), far as (
+  insert into task_far (shard, id, topic, key, payload, headers, name)
+  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
+  from won join input i using (id)
+  where i.is_far and not i.is_claimed
+){claimed}
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, (select array_agg(id) from won) as ids"
+    )
+}
+
+const CLAIMED: &str = ", claimed as materialized (
+  select i.* from won join input i using (id) where i.is_claimed
+), batch as (
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names)
+  select $11, $12, clock_timestamp(), count(*), array_agg(id order by position), array_agg(name order by position)
+  from claimed
+  having count(*) > 0
+), payload as (
+  insert into execlog_payload (batch, topics, keys, payloads, headers)
+  select $11, array_agg(topic order by position), array_agg(key order by position), array_agg(payload order by position),
+    array_agg(headers order by position)
+  from claimed
+  having count(*) > 0
+)";
+
+impl NamedSubmits {
+    /// An entry expires `retention` after the due time of its task, unless it is moved later.
+    pub fn new(settings: &Settings, node: NodeId, retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node, retention }
+    }
+
+    pub async fn keep_open(&mut self) -> Result<(), Error> {
+        self.connection.keep_open().await
+    }
+
+    /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's clock.
+    ///
+    /// # Errors
+    /// After [`Error::Unanswered`] it is unknown what was stored; after any other error nothing was.
+    pub async fn store(&mut self, group: &Group<'_>) -> Result<(HashSet<TaskId>, Timestamp), Error> {
+        let what = format!("store {} named tasks", group.tasks.len());
+        let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
+        let row = self.connection.run(&what, async |connection| statement(connection, group, node, retention).await).await?;
+        read(&row).map_err(|error| Error::new(what, error.into()))
+    }
+}
+
+async fn statement(connection: &mut PgConnection, group: &Group<'_>, node: Uuid, retention: f64) -> Result<PgRow, sqlx::Error> {
+    let each = || group.tasks.iter();
+    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some())))
+        .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
+        .bind(each().map(|task| task.name.as_ref().map(|name| name.as_str())).collect::<Vec<_>>())
+        .bind(group.is_far)
+        .bind(group.is_claimed)
+        .bind(retention);
+    if let Some(batch) = group.batch {
+        query = query.bind(batch.uuid()).bind(node);
+    }
+    query.fetch_one(connection).await
+}
+
+fn read(row: &PgRow) -> Result<(HashSet<TaskId>, Timestamp), sqlx::Error> {
+    let ids: Option<Vec<Uuid>> = row.try_get("ids")?;
+    let won = ids.unwrap_or_default().into_iter().map(TaskId::from_uuid).collect();
+    Ok((won, Timestamp::from_micros(row.try_get("now")?)))
+}
