@@ -1,4 +1,5 @@
-//! The decisions, pure: events and a moment in, actions or an answer out. No input, no output, no clock.
+//! The decisions of a node, as pure functions and values: an event and a moment in, actions or an
+//! answer out. No I/O and no clock.
 
 pub mod assignment;
 pub mod books;

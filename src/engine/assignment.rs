@@ -1,8 +1,9 @@
-//! Which node owns which shard: rendezvous hashing with a cap.
+//! Assigns shards to nodes: rendezvous hashing with a cap.
 //!
-//! Every node computes the same answer from the same members, without a master. Each pair of shard and node has a weight, a hash; pairs are taken
-//! from the heaviest down, and a pair counts when its shard is still free and its node has room. So a shard moves only when its owner left, when a
-//! joiner outweighs its owner, or when the cap pushes it on.
+//! Every node computes the same answer from the same members, without a master. Each pair of shard
+//! and node has a weight, a hash. Pairs are taken in order of descending weight, and a pair counts
+//! when its shard is still free and its node has room. So a shard moves only when its owner left,
+//! when a joiner outweighs its owner, or when the cap forces it.
 
 use std::cmp::Reverse;
 
@@ -10,8 +11,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::{NodeId, Shard, ShardCount};
 
-/// The owner of each shard, in the order of the shards; empty when there are no nodes. No node has more than [`cap`] shards. The order of `nodes`, and
-/// repetitions in it, make no difference.
+/// Returns the owner of each shard, in the order of the shards. Empty when there are no nodes. No
+/// node owns more than [`cap`] shards. The order of `nodes` and repeated entries make no
+/// difference.
 pub fn assign(shards: ShardCount, nodes: &[NodeId]) -> Vec<NodeId> {
     let mut nodes = nodes.to_vec();
     nodes.sort_unstable();
@@ -32,11 +34,11 @@ pub fn assign(shards: ShardCount, nodes: &[NodeId]) -> Vec<NodeId> {
             *room -= 1;
         }
     }
-    // All are taken: there is room for every shard, and each was tried with every node.
+    // Every shard has an owner: there is room for all of them, and each was tried with every node.
     owners.into_iter().map(|owner| owner.unwrap_or(first)).collect()
 }
 
-/// How many shards one of `node_count` nodes may own: an even share, rounded up.
+/// Returns how many shards one of `node_count` nodes may own: an even share, rounded up.
 pub fn cap(shards: ShardCount, node_count: usize) -> usize {
     usize::from(shards.get()).div_ceil(node_count.max(1))
 }
@@ -46,12 +48,14 @@ fn pairs_from_the_heaviest(shards: ShardCount, nodes: &[NodeId]) -> Vec<(u64, Sh
         .all()
         .flat_map(|shard| nodes.iter().enumerate().map(move |(index, node)| (weight(shard, *node), shard, index)))
         .collect();
-    // The index follows the id, so pairs of equal weight are in one order everywhere, too.
+    // The index follows the order of the ids, so pairs of equal weight have the same order on every
+    // node.
     pairs.sort_unstable_by_key(|pair| Reverse(*pair));
     pairs
 }
 
-/// XXH3-64 of the node's id and the shard's number: the same on every node and in every release, for nodes of two releases work side by side.
+/// XXH3-64 of the node's id and the shard's number. The hash is the same on every node and in every
+/// release, because nodes of two releases work side by side.
 fn weight(shard: Shard, node: NodeId) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(node.uuid().as_bytes());
@@ -108,7 +112,8 @@ mod tests {
         }
     }
 
-    /// Shards that move although their owner stays, when the last of `nodes` leaves. For a join, read it backwards.
+    /// Returns the number of shards that move although their owner stays, when the last of `nodes`
+    /// leaves. Read it backwards for a join.
     fn forced_moves(nodes: &[NodeId]) -> usize {
         let (leaver, rest) = nodes.split_last().unwrap();
         let before = assign(shards(64), nodes);

@@ -1,14 +1,16 @@
-//! The books of a node: which batches it has asked for, holds, or has settled a moment ago. Held against what Postgres calls unsettled and this node's,
-//! they tell a batch that was forgotten from one that is on its way:
+//! The registry of the batches of a node: batches it has asked for, has in flight, or has settled a
+//! moment ago. A comparison with the batches that Postgres lists as unsettled and owned by this
+//! node tells a forgotten batch from one that is on its way:
 //!
 //! ```text
-//!   asked for --answer--> held --all outcomes known--> held --settle answered--> settled --durable--> (forgotten)
-//!       |  |                                                                        |
-//!       |  +--no, or no answer--> (forgotten)                  seen unsettled again: settled again
-//!       +--this node in doubt--> doubted --whatever is answered--> (forgotten)
+//!   asked for --answer--> in flight --all outcomes known--> in flight --settle answered--> settled --durable--> (forgotten)
+//!       |  |                                                                                  |
+//!       |  +--no, or no answer--> (forgotten)                            seen unsettled again: settled again
+//!       +--this node is fenced--> doubted --any answer--> (forgotten)
 //! ```
 //!
-//! What was asked for before a doubt, and is answered after it, is forgotten: another node may have adopted it. If it is this node's still, it is found again.
+//! A batch that was asked for before the node was fenced, and is answered afterwards, is forgotten:
+//! another node may have adopted it. If this node still owns it, the next comparison finds it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,9 +18,9 @@ use crate::domain::{BatchId, Monotonic};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Entry {
-    /// A statement that makes or fetches the batch is on its way.
+    /// A statement that creates or fetches the batch is running.
     Asked,
-    /// So it is, and this node was in doubt since: its answer proves nothing.
+    /// Such a statement is running, and the node was fenced since: its answer proves nothing.
     Doubted,
     Held,
 }
@@ -29,18 +31,20 @@ struct Settled<S> {
     answered_at: Monotonic,
 }
 
-/// Whether what this node has settled of a batch stands in Postgres.
+/// Whether the settle of a batch by this node took effect in Postgres.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     Certain,
-    /// The batch was settled or adopted before. An earlier settle of this node's had no answer: it may have been that one.
+    /// The batch had been settled or adopted before. An earlier settle of this node got no answer,
+    /// so it may have been that one.
     Perhaps,
-    /// It was another node.
+    /// Another node settled or adopted the batch.
     None,
 }
 
 impl Effect {
-    /// `took_effect` by its answer; `is_in_doubt` when an earlier one of the same batch had none.
+    /// `took_effect` is what the answer says. `is_in_doubt` means that an earlier settle of the
+    /// same batch got no answer.
     pub fn of(took_effect: bool, is_in_doubt: bool) -> Self {
         match (took_effect, is_in_doubt) {
             (true, _) => Self::Certain,
@@ -50,20 +54,23 @@ impl Effect {
     }
 }
 
-/// `S` is what it takes to repeat a settle.
+/// `S` holds the values that a repeated settle needs.
 #[derive(Debug)]
 pub struct Books<S> {
     entries: HashMap<BatchId, Entry>,
-    /// Remembered until it is durable. A batch is here or among the entries, never both.
+    /// Settles that are not yet known to be durable. A batch is either here or in `entries`, never
+    /// in both.
     settled: HashMap<BatchId, Settled<S>>,
 }
 
-/// What a look at the node's own unsettled batches says.
+/// The result of a comparison with the node's unsettled batches in Postgres.
 #[derive(Debug)]
 pub struct Comparison<S> {
-    /// Neither asked for nor held nor settled: an answer was lost, or it was adopted.
+    /// Batches that this node has not asked for, has not in flight and has not settled: an answer
+    /// was lost, or the batch was adopted.
     pub unknown: Vec<BatchId>,
-    /// Settled, and yet unsettled: a crash of Postgres undid the settle.
+    /// Batches that this node settled and Postgres lists as unsettled: a crash of Postgres undid
+    /// the settle.
     pub undone: Vec<(BatchId, S)>,
 }
 
@@ -74,7 +81,8 @@ impl<S> Default for Books<S> {
 }
 
 impl<S: Clone> Books<S> {
-    /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
+    /// Enters a batch that a statement is about to create or fetch. Returns false when the batch is
+    /// known already.
     pub fn ask_for(&mut self, batch: BatchId) -> bool {
         if self.entries.contains_key(&batch) || self.settled.contains_key(&batch) {
             return false;
@@ -83,13 +91,14 @@ impl<S: Clone> Books<S> {
         true
     }
 
-    /// The statement brought no batch, or no answer; or the batch is no longer this node's.
+    /// Removes a batch: the statement returned none, got no answer, or the batch belongs to another
+    /// node.
     pub fn forget(&mut self, batch: BatchId) {
         self.entries.remove(&batch);
         self.settled.remove(&batch);
     }
 
-    /// True, and the batch is forgotten, when its answer is not to be relied on.
+    /// Returns true and forgets the batch when its answer cannot be relied on.
     pub fn decline(&mut self, batch: BatchId) -> bool {
         let is_doubted = matches!(self.entries.get(&batch), Some(Entry::Doubted));
         if is_doubted {
@@ -103,15 +112,17 @@ impl<S: Clone> Books<S> {
         self.entries.insert(batch, Entry::Held);
     }
 
-    /// This node does not know which batches are its own, and is about to ask: what is on its way now may be somebody else's when it comes.
+    /// Marks all statements that are running as doubted. The node is about to ask which batches are
+    /// its own; an answer that arrives later may be about a batch of another node.
     pub fn doubt(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| **entry == Entry::Asked) {
             *entry = Entry::Doubted;
         }
     }
 
-    /// A settle was answered: what may have taken effect is remembered until it is durable. What did not, because another node had adopted the batch, must
-    /// never be repeated: if the batch comes back, the other one may have published any of it.
+    /// Records an answered settle. A settle that may have taken effect is remembered until it is
+    /// durable. A settle without effect, because another node had adopted the batch, must never be
+    /// repeated: if the batch comes back, the other node may have published any of its tasks.
     pub fn settled(&mut self, batch: BatchId, settlement: S, effect: Effect, answered_at: Monotonic) {
         self.entries.remove(&batch);
         match effect {
@@ -120,25 +131,27 @@ impl<S: Clone> Books<S> {
         };
     }
 
-    /// Postgres said that this node is the owner of a batch which had none that lives: whatever it had settled of it before, another may have published since.
+    /// Forgets an earlier settle of a batch that this node has just adopted: another node may have
+    /// published its tasks since.
     pub fn adopted(&mut self, batch: BatchId) {
         self.settled.remove(&batch);
     }
 
-    /// A settle was done again.
+    /// Records that a settle was repeated.
     pub fn settled_again(&mut self, batch: BatchId, now: Monotonic) {
         if let Some(settled) = self.settled.get_mut(&batch) {
             settled.answered_at = now;
         }
     }
 
-    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`
-    /// since. They are forgotten.
+    /// Forgets settles that are durable: those answered before `sent_at`, the moment at which an
+    /// answered heartbeat was sent, except settles that were seen `undone` since.
     pub fn durable_until(&mut self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
         self.settled.retain(|batch, settled| settled.answered_at >= sent_at || undone.contains(batch));
     }
 
-    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
+    /// Compares the node's unsettled batches in Postgres, as of a question asked at `asked_at`,
+    /// with the registry.
     pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<S> {
         let mut comparison = Comparison { unknown: Vec::new(), undone: Vec::new() };
         for batch in own_unsettled {
@@ -153,36 +166,39 @@ impl<S: Clone> Books<S> {
         comparison
     }
 
-    /// The oldest of all that are known.
+    /// Returns the oldest known batch.
     pub fn oldest(&self) -> Option<BatchId> {
         self.entries.keys().chain(self.settled.keys()).min().copied()
     }
 
-    /// How many settles are remembered.
+    /// The number of settles that are remembered.
     pub fn settled_count(&self) -> usize {
         self.settled.len()
     }
 
-    /// True when a statement that makes or fetches a batch is on its way.
+    /// Returns true when a statement that creates or fetches a batch is running.
     pub fn has_asked(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry, Entry::Asked | Entry::Doubted))
     }
 }
 
-/// Of a batch that is held since `held_at`: true when it is no longer this node's by the answer `own` to a question asked at `asked_at`. What was claimed
-/// since the question cannot be in the answer.
+/// Returns true when a batch in flight since `held_at` no longer belongs to this node, by the
+/// answer `own` to a question asked at `asked_at`. A batch that was claimed after the question
+/// cannot be in the answer.
 pub fn is_lost(batch: BatchId, held_at: Monotonic, own: &HashSet<BatchId>, asked_at: Monotonic) -> bool {
     held_at < asked_at && !own.contains(&batch)
 }
 
-/// Batches that the books do not know: one look is no proof, for a statement may be on its way.
+/// Batches that the registry does not know. One look proves nothing, because a statement may be
+/// running.
 #[derive(Debug, Default)]
 pub struct Suspects {
     before: HashSet<BatchId>,
 }
 
 impl Suspects {
-    /// Takes in what a look found unknown; answers what the look before found unknown as well, and so is to be loaded.
+    /// Takes in the unknown batches of a look. Returns those that were unknown in the look before,
+    /// too: they must be loaded.
     pub fn take_in(&mut self, unknown: impl IntoIterator<Item = BatchId>) -> Vec<BatchId> {
         let unknown: HashSet<BatchId> = unknown.into_iter().collect();
         let twice = unknown.intersection(&self.before).copied().collect();

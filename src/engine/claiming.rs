@@ -1,21 +1,29 @@
-//! Which ids to claim next.
+//! Decides which ids to claim next.
 //!
-//! The **front** runs ahead of the clock by the window: everything below it has been claimed, but for what came late. Each tick it claims from the front
-//! to now + window, and the slack behind the front once more, for inserts that were slow to commit. It never waits: what is too much for one claim is set
-//! aside as a **strip** and claimed in turns with it. A sweep is a strip, too: all that lies behind the front. What was passed by because its topic had as
-//! much in flight as it may waits as a strip, until there is room. A strip that holds a crowd is looked past: another one goes through the rest of it and
-//! leaves the crowd's topics out, so that a handful of tasks of other topics do not wait for it.
+//! The **watermark** runs ahead of the clock by the window: everything due before it has been
+//! claimed, except late inserts. At each tick the loop claims from the watermark to now + window.
+//! It also claims the slack behind the watermark once more, for inserts that were slow to commit.
+//! The watermark never waits. A range that is too large for one claim becomes a **deferred range**,
+//! which is claimed piece by piece, in turns with the watermark. A sweep is a deferred range, too:
+//! it covers everything behind the watermark. Tasks that were skipped because their topic had
+//! reached its in-flight limit wait in a deferred range until there is room. A deferred range that
+//! holds a **hotspot** (one millisecond with more tasks than one claim takes) is looked past: a
+//! second deferred range covers the rest of it and leaves out the topics of the hotspot, so that a
+//! few tasks of other topics do not wait for the hotspot.
 //!
 //! ```text
-//!        oldest leaf                      front - slack   front          now + window
+//!        oldest leaf                 watermark - slack   watermark        now + window
 //!             |------------ sweep ---------------|--------|--------------------|
 //!                     (every 15 s)                \____ claimed at each tick __/
 //! ```
 //!
-//! A claim is bounded by its range, never by a limit on its rows. The next range of a strip is the last one times target / got; a claim that would be too
-//! large takes nothing and says so, and a sixteenth of its range is tried. A piece that took long, for dead rows for example, is followed by a smaller one, and
-//! the next sweep comes to the same place with small ones. Ids go on below the millisecond (shard, then random bits), so one crowded millisecond can be divided
-//! as well; and ranges are measured so that what is due at one instant lies evenly ([`ruler`]).
+//! A claim is bounded by its range of ids, never by a limit on its rows. The next piece of a
+//! deferred range is the last piece times target / rows found. A claim that would be too large
+//! takes nothing and says so; the next claim then tries a sixteenth of that range. After a slow
+//! piece (one with many dead rows, for example) the next piece is smaller, and the next sweep uses
+//! small pieces at the same place. Ids continue below the millisecond (shard, then the low bits),
+//! so a claim can also split one crowded millisecond. Widths are measured so that the tasks of one
+//! instant are spread evenly ([`ruler`]).
 
 mod ruler;
 mod strips;
@@ -33,35 +41,42 @@ use self::strips::{Kind, Strip, Strips};
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, IdRange, Shard, TaskId, Timestamp, TopicName};
 
-/// How claims are sized.
+/// The parameters of claim sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How far ahead of its due time a task is claimed.
     pub window: Duration,
-    /// How far behind the front a tick looks again: longer than an insert takes to commit. 0.5 to 1 s; more costs 0.65 ms per 1000 dead entries.
+    /// How far behind the watermark each tick looks again. The slack must be longer than an insert
+    /// takes to commit: 0.5 to 1 s. More costs 0.65 ms per 1,000 dead index entries.
     pub slack: Duration,
-    /// Width of a leaf: no claim reaches past the end of one, so that the ids of a batch lie close together.
+    /// Width of a leaf. No claim crosses the end of a leaf, so that the ids of a batch lie close
+    /// together.
     pub leaf: Duration,
-    /// Rows that a claim aims at.
+    /// The number of rows that a claim aims at.
     pub rows_target: u64,
 }
 
-/// Tasks overdue by more than this are taken by any node, whoever owns their shard.
+/// Any node may claim tasks that are overdue by more than this, whoever owns their shard.
 const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
-/// A claim that takes Postgres longer for its rows, or for those that it leaves where they are, is followed by a smaller one: the front waits for it.
+/// A claim that takes Postgres longer than this is followed by a smaller one, because the watermark
+/// waits for it. The time counts rows that were claimed and rows that were skipped.
 const SPENT_MAX: Duration = Duration::from_millis(50);
-/// A disk that stalls now and then must not divide the sweeps without end.
+/// Minimum width of sweep pieces: a disk that stalls now and then must not shrink them without end.
 const SWEEP_MIN: Duration = Duration::from_secs(1);
-/// Before that, pieces grow as they will: days of what is parked are not to be walked through by the second.
+/// Sweep pieces older than this grow without a limit: a sweep should not walk through days of tasks
+/// of an unavailable topic second by second.
 const RECENT: Duration = Duration::from_secs(3600);
-/// A range grows or shrinks by at most this factor at a time, but for the first look past a crowd.
+/// A range grows or shrinks by at most this factor at a time, except for the first look past a
+/// hotspot.
 const FACTOR_MAX: u128 = 16;
-/// A strip is looked past when this many claims and more are still to come of it, and it is so dense that a millisecond of it is a claim of its own: a backlog of
-/// minutes is no crowd.
+/// A deferred range is looked past when at least this many claims of it are still to come and it is
+/// so dense that one millisecond fills a claim. A backlog of minutes is not a hotspot.
 const CROWD_CLAIMS: u64 = 8;
-/// Tasks of a crowd that are first looked past at once: 25 to 50 ms, if they are small and in memory. Smaller pieces would read the same pages again and again.
+/// Number of hotspot tasks to look past at first: 25 to 50 ms of Postgres time, when they are small
+/// and in memory. Smaller pieces would read the same pages again and again.
 const LOOK: u64 = 50_000;
-/// A range no wider is passed by when it has to give way: of what is due at one instant it holds a 256th.
+/// A range of at most this width is skipped when its claim gives way to a lock. It holds 1/256 of
+/// the tasks that are due at one instant.
 const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
@@ -69,7 +84,7 @@ const LOCKED: u128 = MILLISECOND / 256;
 pub struct Claim {
     pub range: IdRange,
     pub scope: Scope,
-    /// Topics whose tasks another strip comes to: they stay where they are.
+    /// Topics whose tasks belong to another deferred range: this claim leaves them in place.
     pub left_out: BTreeSet<TopicName>,
     origin: Origin,
 }
@@ -81,21 +96,21 @@ enum Origin {
 }
 
 impl Claim {
-    /// True for the claims that go with the clock; the others take what is behind it.
+    /// Returns true for claims at the watermark. Other claims take tasks behind it.
     pub fn is_front(&self) -> bool {
         self.origin == Origin::Front
     }
 }
 
-/// What a claim that committed has come to.
+/// The result of a committed claim.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     pub got: u64,
-    /// Postgres's time for it, without the commit.
+    /// Postgres time for the claim, without the commit.
     pub spent: Duration,
-    /// Topics that had as much in flight as they may: their tasks were passed by.
+    /// Topics that had reached their in-flight limit: the claim skipped their tasks.
     pub full: BTreeSet<TopicName>,
-    /// Topics that most of it was of: see [`crowding`].
+    /// Topics that make up most of the claim, see [`crowding`].
     pub crowding: BTreeSet<TopicName>,
 }
 
@@ -108,8 +123,9 @@ impl Taken {
     }
 }
 
-/// The topics that a crowd is of, from how many of some tasks each has: those with an eighth and more, if they have half of the tasks together. None, when there
-/// are many topics and all of them small: to look past a few of them would help nobody.
+/// Returns the topics that make up a hotspot, from the number of tasks of each topic: the topics
+/// with at least an eighth of the tasks, if these topics have at least half of the tasks together.
+/// Returns none when all topics are small, because looking past a few of them would not help.
 fn crowding<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> BTreeSet<TopicName> {
     let total: u64 = counts.clone().map(|(_, count)| count).sum();
     let large = counts.filter(|(_, count)| count.saturating_mul(8) >= total);
@@ -117,39 +133,43 @@ fn crowding<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> B
     if together.saturating_mul(2) < total { BTreeSet::new() } else { large.map(|(topic, _)| topic.clone()).collect() }
 }
 
-/// What a claim that failed for its values comes to.
+/// The next step after a claim that failed because of a value in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poison {
-    /// A smaller range is tried next.
+    /// Try a smaller range next.
     Narrowed,
-    /// The one row with this id cannot be claimed whatever is tried.
+    /// The row with this id cannot be claimed.
     Row(Uuid),
-    /// Not even what there is can be told.
+    /// Not even the ids in the range can be read.
     Unreadable,
 }
 
-/// The claims of one loop.
+/// The claims of one claim loop.
 #[derive(Debug)]
 pub struct Claiming {
     settings: Settings,
     rulers: Rulers,
-    /// All ids below have been claimed or set aside, but for late ones. `None` before the first turn.
+    /// All ids below have been claimed or deferred, except late inserts. `None` before the first
+    /// turn.
     front: Option<Uuid>,
-    /// Where the last strip that was cut from the front ends: the slack does not reach behind it, or the crowd there would be met again at each tick.
+    /// End of the last range that was deferred at the watermark. The slack does not reach behind
+    /// it, because it would meet the hotspot there again at each tick.
     cut: Uuid,
     step: u128,
     strips: Strips,
-    /// What was passed by for topics that were full.
+    /// Ranges with tasks that were skipped because their topics had reached their limits.
     passed: Strips,
     /// Width of the pieces of the last sweep.
     sweep_step: u128,
-    /// No piece of the last hour of a sweep is wider. Pieces grow where nothing is; where an old snapshot keeps the dead rows of minutes, one that has grown would
-    /// hold up the front for seconds.
+    /// Maximum width of sweep pieces within the last hour. Pieces grow where there are no rows.
+    /// Where an old snapshot keeps minutes of dead rows, a piece that has grown would delay the
+    /// watermark by seconds.
     sweep_max: u128,
 }
 
 impl Claiming {
-    /// `all` are the shards of the cluster: what each scope has until [`Self::restart`] tells.
+    /// `all` are the shards of the cluster. Every scope covers all of them until [`Self::restart`]
+    /// assigns them.
     pub fn new(settings: Settings, all: &[Shard]) -> Self {
         let ruler = || Ruler::new(all.iter().copied());
         Self::measured(settings, Rulers { mine: ruler(), others: ruler(), all: ruler() })
@@ -162,7 +182,8 @@ impl Claiming {
         Self { settings, rulers, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
     }
 
-    /// Starts anew: after a start, or when the shards have changed. A sweep must follow. What was set aside of all shards is kept.
+    /// Starts again after a start of the node or a change of its shards. The caller must sweep
+    /// next. Deferred ranges over all shards are kept.
     pub fn restart(&mut self, mine: &[Shard], others: &[Shard]) {
         self.rulers.mine = Ruler::new(mine.iter().copied());
         self.rulers.others = Ruler::new(others.iter().copied());
@@ -172,10 +193,12 @@ impl Claiming {
         self.passed.restart();
     }
 
-    /// The claim of the front that is due at `now`; `None` when the front is at now + window.
+    /// Returns the next claim at the watermark, or `None` when the watermark has reached now +
+    /// window.
     pub fn next_of_front(&mut self, now: Timestamp) -> Option<Claim> {
         let goal = floor_of(now.plus(self.settings.window));
-        // The clock was set back: what lies between is not due for long, and must not count as claimed.
+        // The clock was set back. Tasks between the new time and the watermark are not due for
+        // long, so they must not count as claimed.
         if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
             *self = Self::measured(self.settings, self.rulers.clone());
         }
@@ -184,14 +207,16 @@ impl Claiming {
         if front >= goal {
             return None;
         }
-        // The front goes by milliseconds: it would wait for a crowd that it takes piece by piece.
+        // The watermark advances by whole milliseconds: otherwise it would wait for a hotspot that
+        // is claimed piece by piece.
         let end = self.rulers.mine.above(front, self.step);
         let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(front, MILLISECOND)).min(goal);
         let range = IdRange { from: self.behind(front), to };
         Some(Claim { range, scope: Scope::Mine, left_out: BTreeSet::new(), origin: Origin::Front })
     }
 
-    /// The next claim of what was set aside, in turns; what is left of it in the shards of others comes last.
+    /// Returns the next claim of a deferred range. Ranges take turns; ranges of other nodes' shards
+    /// come last.
     pub fn next_of_strips(&mut self) -> Option<Claim> {
         self.strips.turn();
         let strip = self.strips.first()?;
@@ -201,16 +226,17 @@ impl Claiming {
         Some(Claim { range, scope: strip.scope, left_out: strip.left_out.clone(), origin: Origin::Strip })
     }
 
-    /// The claim committed.
+    /// Records a claim that committed.
     pub fn took(&mut self, claim: &Claim, taken: &Taken) {
         match claim.origin {
             Origin::Front => {
                 self.pass_by(claim, taken);
                 if !taken.full.is_empty() {
-                    // It is remembered: the slack need not walk through it at each tick.
+                    // The skipped range is remembered, so the slack need not scan it at each tick.
                     self.cut = claim.range.to;
                 }
-                // What a claim takes for the slack behind it does not get less with a smaller step: the front must still arrive.
+                // A smaller step does not reduce the time that the slack behind it costs, and the
+                // watermark must still reach its goal.
                 let least = width_of(self.settings.window) / FACTOR_MAX;
                 let wished = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
                 self.step = wished.max(MILLISECOND);
@@ -219,7 +245,7 @@ impl Claiming {
             Origin::Strip => {
                 let Some(mut strip) = self.strips.take_first() else { return };
                 if strip.kind == Kind::Passed && taken.got == 0 && strip.full.is_subset(&taken.full) {
-                    // All of it was looked through when it was passed by, for the same topics.
+                    // The whole range was scanned when it was skipped, for the same topics.
                     return self.passed.join(strip);
                 }
                 self.pass_by(claim, taken);
@@ -236,8 +262,9 @@ impl Claiming {
         }
     }
 
-    /// What is not of a crowd's topics does not wait for it: a strip of its own goes through what is still to come and leaves those topics out. The last piece, so
-    /// wide, tells how much that is.
+    /// Looks past a hotspot: a new deferred range covers the rest and leaves out the topics of the
+    /// hotspot. The density of the last piece (its rows over its `width`) tells how many tasks are
+    /// left.
     fn look_past(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
         let rest = IdRange { from: strip.rest.from.max(strip.looked_past), to: strip.rest.to };
         let rest_width = self.rulers.of(strip.scope).width(rest.from, rest.to);
@@ -245,7 +272,7 @@ impl Claiming {
         let target = u128::from(self.settings.rows_target);
         let is_dense = u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
         let is_crowd = strip.kind == Kind::Aside && is_dense && expected >= target.saturating_mul(u128::from(CROWD_CLAIMS));
-        // Where strips must be joined, the look would be lost.
+        // When deferred ranges have to be joined, the new one would be lost.
         if !is_crowd || taken.crowding.is_empty() || !self.strips.has_room_for(2) {
             return;
         }
@@ -256,8 +283,9 @@ impl Claiming {
         self.strips.join(Strip { left_out, ..beside });
     }
 
-    /// A piece of a sweep that took long for next to nothing has met dead rows: no piece of the last hour is wider from then on than a sixteenth of it. A sweep all
-    /// of whose pieces were quick lets those of the next one be twice as wide.
+    /// Adapts the maximum width of sweep pieces. A piece that was slow and found almost nothing has
+    /// met dead rows: later pieces of the last hour are at most a sixteenth as wide. A sweep
+    /// without a slow piece doubles the maximum for the next sweep.
     fn bound_sweep(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
         strip.slowest = strip.slowest.max(taken.spent);
         if taken.spent > SPENT_MAX && taken.got < self.settings.rows_target / 16 {
@@ -269,12 +297,12 @@ impl Claiming {
         self.sweep_step = strip.step;
     }
 
-    /// What the next piece of a sweep may be, `rest` of which is still to come.
+    /// Limits the width of the next sweep piece, where `rest` is the range that is left.
     fn bounded(&self, step: u128, rest: IdRange) -> u128 {
         if rest.width() <= width_of(RECENT) { step.min(self.sweep_max) } else { step }
     }
 
-    /// The topics that are `full` now: what was passed by for any other is claimed.
+    /// Releases skipped ranges for claiming, except those that wait only for topics in `full`.
     pub fn there_is_room(&mut self, full: &BTreeSet<TopicName>) {
         for strip in self.passed.take_all() {
             let is_waiting = strip.full.is_subset(full);
@@ -282,13 +310,14 @@ impl Claiming {
         }
     }
 
-    /// Ranges that wait for room of a topic.
+    /// The number of ranges that wait for room of a topic.
     pub fn passed_count(&self) -> usize {
         self.passed.len()
     }
 
-    /// The claim was too large, and took nothing; nothing lies below `first`, if that is known. A range without a width holds nothing that we have named: it is
-    /// passed by.
+    /// Records that the claim was too large and took nothing. `first` is the lowest id in the
+    /// range, if it is known. A range of width zero holds no id that Punctual made, so it is
+    /// skipped.
     pub fn was_too_large(&mut self, claim: &Claim, first: Option<Uuid>) {
         let from = first.unwrap_or(claim.range.from).max(claim.range.from);
         match claim.origin {
@@ -299,7 +328,8 @@ impl Claiming {
                     strip.rest.from = if width == 0 { claim.range.to } else { from };
                     strip.step = narrowed(width);
                     if !strip.left_out.is_empty() {
-                        // To be refused costs as much as to be served here: not to be tried again at once.
+                        // A refused claim costs as much as a successful one here, so the next
+                        // pieces stay narrow.
                         strip.narrow_before = claim.range.to;
                     }
                 }
@@ -307,7 +337,8 @@ impl Claiming {
         }
     }
 
-    /// Somewhere from `from` on is a crowd. What lies beside it is on time: only the crowd itself is set aside, to the millisecond.
+    /// Narrows the claim at the watermark when a hotspot lies somewhere from `from` on. Tasks
+    /// beside the hotspot stay on time: only the hotspot itself is deferred, to the millisecond.
     fn narrow_front(&mut self, claim: &Claim, from: Uuid) {
         let front = self.front.unwrap_or(from);
         let width = self.rulers.mine.width(from, claim.range.to);
@@ -317,7 +348,8 @@ impl Claiming {
             self.front = Some(from);
             self.step = narrowed(width).max(MILLISECOND);
         } else {
-            // All of its millisecond, so that it is joined with a crowd in the one before and is claimed after that.
+            // The whole millisecond is deferred, so that it is joined with a hotspot in the
+            // millisecond before and is claimed after it.
             self.set_aside(IdRange { from: floor_of(TaskId::from_uuid(from).due_at()), ..claim.range });
             self.front = Some(claim.range.to);
         }
@@ -329,8 +361,9 @@ impl Claiming {
         self.cut = range.to;
     }
 
-    /// The claim had to give way, to somebody's lock for example. What it was to take waits behind the rest; what is narrowed down to the lock is left to the
-    /// next sweep, for a lock may last.
+    /// Records that the claim gave way, for example to a lock. Its range waits behind the others. A
+    /// range that has been narrowed down to the lock is left to the next sweep, because a lock may
+    /// last.
     pub fn gave_way(&mut self, claim: &Claim) {
         match claim.origin {
             Origin::Front => {
@@ -354,8 +387,9 @@ impl Claiming {
         }
     }
 
-    /// The claim failed for the values in it, and took nothing; `first` is the lowest id there, nothing when none can be read: then the range is left to the
-    /// next sweep, for an id that no row has must not be taken for a row.
+    /// Records that the claim failed because of a value in a row and took nothing. `first` is the
+    /// lowest id in the range, or `None` when no id can be read. In that case the range is left to
+    /// the next sweep, because an id without a row must not be mistaken for a row.
     pub fn was_poisoned(&mut self, claim: &Claim, first: Option<Uuid>) -> Poison {
         if claim.origin == Origin::Front {
             self.gave_way(claim);
@@ -365,7 +399,7 @@ impl Claiming {
         if first.is_some() && !is_row {
             self.was_too_large(claim, first);
             if let Some(strip) = self.strips.first_mut() {
-                // What succeeds before it says nothing of what is there.
+                // A claim that succeeds before the bad row says nothing about the row.
                 strip.narrow_before = claim.range.to;
             }
             return Poison::Narrowed;
@@ -378,16 +412,17 @@ impl Claiming {
         first.map_or(Poison::Unreadable, Poison::Row)
     }
 
-    /// True while a sweep of these shards is under way: the next one has to wait for its end.
+    /// Returns true while a sweep of these shards is running. The next sweep waits until it ends.
     pub fn is_sweeping(&self, scope: Scope) -> bool {
         self.strips.has_sweep(scope)
     }
 
-    /// Looks through all that is behind the front, from the oldest leaf on.
+    /// Starts a sweep: a scan of everything behind the watermark, from the oldest leaf on.
     pub fn sweep(&mut self, oldest: Timestamp, now: Timestamp, scope: Scope) {
         let end = match scope {
             Scope::Mine => {
-                // The front begins here even if there is no room for its first claim yet: what becomes due until then lies behind it.
+                // The watermark starts here, even when there is no room for its first claim yet:
+                // tasks that become due until then lie behind it.
                 let front = *self.front.get_or_insert(floor_of(now));
                 self.behind(front).min(floor_of(now.plus(self.settings.window)))
             }
@@ -398,7 +433,8 @@ impl Claiming {
         self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
     }
 
-    /// Ids that were inserted behind the front by this node: they are claimed at once, as far as they are due within the window. To the rest the front comes.
+    /// Claims ids at once that this node inserted behind the watermark, as far as they are due
+    /// within the window. The watermark will reach the others.
     pub fn came_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
         if !due.is_empty() {
@@ -406,12 +442,13 @@ impl Claiming {
         }
     }
 
-    /// Ranges that were set aside and are claimed in turns.
+    /// The number of deferred ranges.
     pub fn strip_count(&self) -> usize {
         self.strips.len()
     }
 
-    /// When the front is behind the clock (claims were paused), what lies between is set aside: what is due now comes first.
+    /// Moves the watermark to the present when it is behind the clock because claims were paused.
+    /// The range in between is deferred, so that tasks due now come first.
     fn leave_behind(&mut self, front: Uuid, now: Timestamp) -> Uuid {
         let present = floor_of(now);
         if front.as_u128().saturating_add(width_of(self.settings.slack)) >= present.as_u128() {
@@ -424,7 +461,7 @@ impl Claiming {
         present
     }
 
-    /// Remembers what a claim has left for topics that are full.
+    /// Remembers tasks that a claim skipped because their topics had reached their limits.
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
         let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
         if !full.is_empty() {
@@ -433,12 +470,12 @@ impl Claiming {
         }
     }
 
-    /// The width that would have brought as many rows as a claim aims at.
+    /// Returns the width that would have found the target number of rows.
     fn by_rows(&self, width: u128, taken: &Taken) -> u128 {
         scaled(width, self.settings.rows_target, taken.got)
     }
 
-    /// The width that would have taken the time that a claim may take.
+    /// Returns the width that would have taken exactly the time limit of a claim.
     fn by_time(&self, width: u128, taken: &Taken) -> u128 {
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         scaled(width, micros(SPENT_MAX), micros(taken.spent))
@@ -448,7 +485,7 @@ impl Claiming {
         Uuid::from_u128(front.as_u128().saturating_sub(width_of(self.settings.slack))).max(self.cut)
     }
 
-    /// The end of the leaf that holds `id`: leaves begin at multiples of their width.
+    /// Returns the end of the leaf that contains `id`. Leaves begin at multiples of their width.
     fn end_of_leaf(&self, id: Uuid) -> Uuid {
         end_of(id, width_of(self.settings.leaf).max(MILLISECOND))
     }
@@ -458,7 +495,7 @@ impl Claiming {
     }
 }
 
-/// What the tasks of each scope are measured by.
+/// The rulers that measure the ids of each scope.
 #[derive(Clone, Debug)]
 struct Rulers {
     mine: Ruler,
@@ -476,7 +513,7 @@ impl Rulers {
     }
 }
 
-/// The end of the multiple of `width` that holds `id`.
+/// Returns the end of the multiple of `width` that contains `id`.
 fn end_of(id: Uuid, width: u128) -> Uuid {
     Uuid::from_u128((id.as_u128() / width).saturating_add(1).saturating_mul(width))
 }
@@ -485,14 +522,15 @@ fn width_of(span: Duration) -> u128 {
     span.as_millis().saturating_mul(MILLISECOND)
 }
 
-/// What is tried after `width` was too much: by halves, it would take many looks from a leaf to a millisecond.
+/// Returns the width to try after `width` was too much. Halving would need many steps from a leaf
+/// down to a millisecond.
 fn narrowed(width: u128) -> u128 {
     (width / FACTOR_MAX).max(1)
 }
 
-/// The width that would have brought `target` rows where `width` brought `got`.
+/// Returns the width that would have found `target` rows where `width` found `got`.
 fn scaled(width: u128, target: u64, got: u64) -> u128 {
-    // At most 2^107 (a day of ids) times a few thousand: far from the end of 128 bits.
+    // At most 2^107 (a day of ids) times a few thousand: far below 2^128.
     let wished = width.saturating_mul(u128::from(target)) / u128::from(got.max(1));
     wished.clamp(width / FACTOR_MAX, width.saturating_mul(FACTOR_MAX)).clamp(1, width_of(Duration::from_secs(86_400)))
 }

@@ -1,20 +1,22 @@
-//! Who lives, as one node can tell: heartbeats in Postgres, confirmed by keys in etcd.
+//! Decides which nodes are alive, from heartbeats in Postgres that are confirmed by keys in etcd.
 //!
-//! The authority is the heartbeat row. A node is *stale* when this observer has read one and the same counter for a span of its own monotonic time
-//! without a gap: the span runs from the arrival of the first answer with that counter to the question of the last, so the counter stood still for all
-//! of it. A failed read, or a gap of more than half a TTL, starts the observation of everybody anew: after an outage of Postgres nobody takes
-//! everybody for dead.
+//! The heartbeat row is the authority. A node is *stale* when this observer has read the same
+//! counter for a period of its own monotonic time without a gap. The period runs from the arrival
+//! of the first answer with that counter to the question of the last one, so the counter stood
+//! still for all of it. A failed read, or a gap of more than half a TTL, restarts the observation
+//! of every node: after an outage of Postgres, no node takes all the others for dead.
 //!
-//! | its heartbeat | its key in etcd | so it is |
+//! | its heartbeat | its key in etcd | the node is |
 //! |---|---|---|
-//! | fresh | there, gone, or etcd away | assigned |
+//! | fresh | there, gone, or etcd is away | assigned |
 //! | stale for a TTL | gone | dead |
-//! | stale for a TTL | there, or etcd away | suspected: waited for, keeps its shards |
+//! | stale for a TTL | there, or etcd is away | suspected: keeps its shards |
 //! | stale for 3 TTL | any | dead |
 //! | says "dead" | any | dead, until it revives itself |
-//! | says "left" | any | left: out at once; declared dead when stale like the others, so that what it still held is adopted |
+//! | says "left" | any | left: out at once; declared dead when stale like the others, so that its batches are adopted |
 //!
-//! Nothing here is needed for safety: a node that is wrongly taken for dead finds that its batches are not its own any more.
+//! Safety does not depend on any of this: a node that is wrongly declared dead finds that its
+//! batches belong to others.
 
 pub mod alone;
 pub mod broker;
@@ -26,18 +28,19 @@ use std::time::Duration;
 
 use crate::domain::{Monotonic, NodeId};
 
-/// What a heartbeat row says of its node.
+/// The contents of a heartbeat row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sign {
     pub counter: i64,
     pub has_left: bool,
     pub is_dead: bool,
-    /// It may own shards: it has a broker, its clock is steady, and its claims do not fail for long.
+    /// The node may own shards: it reaches a broker, its clock is steady, and its claims have not
+    /// failed for long.
     pub can_publish: bool,
     pub has_broker: bool,
 }
 
-/// The members as etcd has them.
+/// The members as etcd lists them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EtcdView {
     Away,
@@ -47,45 +50,46 @@ pub enum EtcdView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     Assigned,
-    /// Stale, but not yet beyond doubt: keeps its shards.
+    /// Stale, but not yet certainly dead. The node keeps its shards.
     Suspected,
     Left,
     Dead,
 }
 
-/// A node to be declared dead in Postgres, provided that its counter still stands at `counter`.
+/// A node to declare dead in Postgres, provided that its counter is still `counter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeclareDead {
     pub node: NodeId,
     pub counter: i64,
 }
 
-/// What follows from the observations.
+/// The consequences of the observations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Decision {
-    /// Of every other node that has a row.
+    /// The standing of every other node that has a row.
     pub standings: BTreeMap<NodeId, Standing>,
     pub declare_dead: Vec<DeclareDead>,
-    /// A node has died, left, or lost its row since the last decision: look for batches without a living owner now.
+    /// A node has died, left, or lost its row since the last decision: look for batches without a
+    /// living owner now.
     pub adopt: bool,
 }
 
-/// The observations of one node of all others.
+/// One node's observations of all other nodes.
 #[derive(Debug)]
 pub struct Liveness {
     ttl: Duration,
     nodes: BTreeMap<NodeId, Observed>,
     read_at: Option<Monotonic>,
-    /// Arrival of the first answer of the row without a gap.
+    /// Arrival of the first answer since the last gap.
     observed_since: Option<Monotonic>,
-    /// Nodes that were in the assignment at the last decision.
+    /// Nodes that were part of the assignment at the last decision.
     was_in: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Observed {
     sign: Sign,
-    /// Arrival of the first answer with this counter, in a row of answers without a gap.
+    /// Arrival of the first answer with this counter since the last gap.
     since: Monotonic,
     /// How long the counter has certainly stood still.
     stale_for: Duration,
@@ -96,7 +100,8 @@ impl Liveness {
         Self { ttl, nodes: BTreeMap::new(), read_at: None, observed_since: None, was_in: BTreeSet::new() }
     }
 
-    /// Takes in the rows of all other nodes, as read by a question of `asked_at` whose answer arrived at `arrived_at`.
+    /// Takes in the rows of all other nodes, as read by a question asked at `asked_at` whose answer
+    /// arrived at `arrived_at`.
     pub fn take_in(&mut self, rows: impl IntoIterator<Item = (NodeId, Sign)>, asked_at: Monotonic, arrived_at: Monotonic) {
         let is_unbroken = self.read_at.is_some_and(|read_at| arrived_at.since(read_at) <= self.ttl / 2);
         self.read_at = Some(arrived_at);
@@ -111,18 +116,19 @@ impl Liveness {
         }
     }
 
-    /// A read failed: the observation of everybody starts anew with the next one.
+    /// Records a failed read. The next read restarts the observation of every node.
     pub fn read_failed(&mut self) {
         self.read_at = None;
         self.nodes.values_mut().for_each(|observed| observed.stale_for = Duration::ZERO);
     }
 
-    /// Since when there has been no gap; none before the first read.
+    /// Returns the moment since which there has been no gap, or `None` before the first read.
     pub fn observed_since(&self) -> Option<Monotonic> {
         self.observed_since
     }
 
-    /// A node could not be declared dead, for its row has changed: it lives, or somebody else was quicker. The next read tells.
+    /// Records that a node could not be declared dead because its row had changed: the node lives,
+    /// or another observer was quicker. The next read decides.
     pub fn spare(&mut self, node: NodeId) {
         if let Some(observed) = self.nodes.get_mut(&node) {
             observed.since = self.read_at.unwrap_or(observed.since);
@@ -130,14 +136,14 @@ impl Liveness {
         }
     }
 
-    /// A node was declared dead in Postgres.
+    /// Records that a node was declared dead in Postgres.
     pub fn declared_dead(&mut self, node: NodeId) {
         if let Some(observed) = self.nodes.get_mut(&node) {
             observed.sign.is_dead = true;
         }
     }
 
-    /// What follows from the observations and what etcd says.
+    /// Decides from the observations and the members in etcd.
     pub fn decide(&mut self, etcd: &EtcdView) -> Decision {
         let mut decision = Decision::default();
         for (&node, observed) in &self.nodes {
@@ -154,8 +160,8 @@ impl Liveness {
         decision
     }
 
-    /// When the next read may show something that waiting for the usual one would show too late: a node whose counter has stood still until now will
-    /// then be stale for a TTL, or for three.
+    /// Returns when an extra read is worthwhile, if the regular one would come too late: a node
+    /// whose counter stands still until then will have been stale for one TTL, or for three.
     pub fn next_check_at(&self) -> Option<Monotonic> {
         let now = self.read_at?;
         self.nodes
@@ -166,7 +172,7 @@ impl Liveness {
             .min()
     }
 
-    /// True when another living node reports contact with a broker.
+    /// Returns true when another living node reports contact with a broker.
     pub fn others_have_broker(&self) -> bool {
         self.nodes.values().any(|observed| {
             let sign = observed.sign;
@@ -174,8 +180,8 @@ impl Liveness {
         })
     }
 
-    /// The nodes to which shards are assigned: this node unless it has left, and all others that are not out. Who says that it cannot publish is
-    /// left out while others can.
+    /// Returns the nodes that take part in the assignment: this node unless it has left, and all
+    /// other nodes that are not out. Nodes that cannot publish are left out while others can.
     pub fn assignable(&self, decision: &Decision, own: Option<(NodeId, bool)>) -> Vec<NodeId> {
         let others = decision.standings.iter().filter(|(_, standing)| standing.is_in()).map(|(node, _)| {
             let can_publish = self.nodes.get(node).is_some_and(|observed| observed.sign.can_publish);
@@ -205,7 +211,7 @@ impl Liveness {
 }
 
 impl Standing {
-    /// True when the node has a place in the assignment.
+    /// Returns true when the node takes part in the assignment.
     pub fn is_in(self) -> bool {
         matches!(self, Self::Assigned | Self::Suspected)
     }

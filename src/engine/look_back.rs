@@ -1,8 +1,10 @@
-//! How far back unsettled batches go: no other look needs to go further.
+//! Finds out how old the oldest unsettled batch is, so that no other query has to look back
+//! further.
 //!
-//! Under an old snapshot Postgres keeps an index entry for each batch that was ever settled, and a look at all of them may take longer than others can wait for. So
-//! it is found out in slices of time: one that gets no answer is tried again at half its width, one that does lets the next be twice as wide, but seldom as
-//! wide as one that got none.
+//! Under an old snapshot, Postgres keeps an index entry for every batch that was ever settled, and
+//! one query over all of them may take longer than others can wait. So the search goes in slices of
+//! time. A slice without an answer is tried again at half its width. A slice with an answer doubles
+//! the width of the next one, but only rarely up to a width that got no answer before.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,44 +12,47 @@ use std::time::Duration;
 use crate::domain::ids::floor_of;
 use crate::domain::{BatchId, Monotonic, TaskId, Timestamp};
 
-/// How often it is found out anew. Between two such looks no batch goes back further.
+/// Pause between two searches. Between two searches, no query looks back further than the last
+/// result.
 const EVERY: Duration = Duration::from_secs(60);
-/// A batch that is committed after a look began has an id at most so much older: a claim takes 10 s at the most.
+/// Maximum age of the id of a batch that is committed after a search began: a claim takes at most
+/// 10 s.
 const RECENT: Duration = Duration::from_secs(60);
-/// After so many slices with an answer one of twice the width is tried, though such a one had none before: so one in 17 is lost, and not every second one.
+/// After this many answered slices, twice the width is tried although that width got no answer
+/// before. So one slice in 17 is lost, not every second one.
 const ANSWERS_TO_WIDEN: u32 = 16;
 const SPAN_MIN: Duration = Duration::from_secs(60);
-/// Wider than all that is kept: everything in one slice.
+/// Wider than any retention: everything in one slice.
 const SPAN_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 #[derive(Debug)]
 pub struct LookBack {
-    /// All that are unsettled have this id or a higher one; none: that is not known yet.
+    /// All unsettled batches have this id or a higher one. `None` while it is unknown.
     from: Option<BatchId>,
-    /// The oldest of them, if it was old enough to be looked for.
+    /// The oldest unsettled batch, if it is older than [`RECENT`].
     oldest: Option<BatchId>,
     begun_at: Option<Monotonic>,
     search: Option<Search>,
     /// Width of the next slice.
     span: Duration,
-    /// It grows up to here: half of what was too wide last.
+    /// Maximum width: half of the last slice that was too wide.
     span_max: Duration,
-    /// How many slices got an answer since then.
+    /// Number of answered slices since then.
     answers: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Search {
-    /// Looked through up to here, and to be looked through up to `end`.
+    /// The search has reached `next`, and goes on up to `end`.
     next: Timestamp,
     end: Timestamp,
 }
 
-/// Where to look.
+/// A range of batch ids to search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slice {
     pub ids: Range<BatchId>,
-    /// It is not made narrower, whatever it takes.
+    /// This slice is not narrowed further, however long it takes.
     pub is_narrowest: bool,
 }
 
@@ -62,17 +67,20 @@ impl LookBack {
         self.from
     }
 
-    /// The age of the oldest batch that was unsettled when it was last looked; zero: none was older than a minute.
+    /// Returns the age of the oldest batch that was unsettled at the last search. Zero when none
+    /// was older than a minute.
     pub fn age(&self, now: Timestamp) -> Duration {
         self.oldest.map_or(Duration::ZERO, |oldest| now.since(TaskId::from_uuid(oldest.uuid()).due_at()))
     }
 
-    /// True when it is to be found out anew; [`Self::begin`] is to be told where the oldest batch is.
+    /// Returns true when a new search is due. The caller then finds the oldest batch and calls
+    /// [`Self::begin`].
     pub fn is_due(&self, now: Monotonic) -> bool {
         self.search.is_none() && self.begun_at.is_none_or(|at| now.since(at) >= EVERY)
     }
 
-    /// `oldest`: of all batches that there are, settled or not; `now` by the cluster's clock, `at` by this machine's.
+    /// Begins a search. `oldest` is the oldest of all batches, settled or not; `now` is the
+    /// cluster's time, `at` this machine's.
     pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp, at: Monotonic) {
         let end = now.minus(RECENT);
         let next = oldest.map_or(end, |oldest| TaskId::from_uuid(oldest.uuid()).due_at()).min(end);
@@ -81,7 +89,7 @@ impl LookBack {
         self.search = Some(Search { next, end });
     }
 
-    /// Where to look for the oldest unsettled batch next. Nothing: it is found out.
+    /// Returns the next slice to search, or `None` when the search is done.
     pub fn slice(&mut self) -> Option<Slice> {
         let Search { next, end } = self.search?;
         if next >= end {
@@ -96,7 +104,7 @@ impl LookBack {
         next.plus(self.span).min(end)
     }
 
-    /// The oldest unsettled batch of the slice was asked for, and this is it.
+    /// Records the answer for the slice: its oldest unsettled batch.
     pub fn answered(&mut self, oldest: Option<BatchId>) {
         let Some(Search { next, end }) = self.search else { return };
         match oldest {
@@ -110,7 +118,7 @@ impl LookBack {
         self.span = (self.span * 2).min(self.span_max);
     }
 
-    /// The slice got no answer.
+    /// Records that the slice got no answer.
     pub fn was_too_wide(&mut self) {
         if let Some(Search { next, end }) = self.search {
             self.span = (self.slice_end(next, end).since(next) / 2).max(SPAN_MIN);
@@ -118,7 +126,7 @@ impl LookBack {
         }
     }
 
-    /// What was too wide may be so no more: the server was slow, or a connection broke.
+    /// Allows wider slices again: the server may have been slow, or a connection may have broken.
     fn widen(&mut self) {
         self.span_max = (self.span_max * 2).min(SPAN_MAX);
     }
@@ -130,22 +138,24 @@ impl LookBack {
     }
 }
 
-/// From where on the batches of this node lie: it gives them ids of the present, and adopts what a look back has found.
+/// The lowest id that a batch of this node can have. The node creates batches with present ids, and
+/// adopts batches that a search found.
 #[derive(Debug, Default)]
 pub struct OwnFloor(Option<BatchId>);
 
 impl OwnFloor {
-    /// To be told again and again: the cluster's clock may be set back.
+    /// Records the current time. Call it regularly: the cluster's clock may be set back.
     pub fn note(&mut self, now: Timestamp) {
         self.lower(BatchId::from_uuid(floor_of(now.minus(RECENT))));
     }
 
-    /// This node may have adopted what has this id, or a higher one.
+    /// Records that this node may have adopted batches with this id or higher ones.
     pub fn lower(&mut self, from: BatchId) {
         self.0 = Some(self.0.map_or(from, |known| known.min(from)));
     }
 
-    /// The lowest id of all that may be this node's; below all others before anything is known.
+    /// Returns the lowest id that a batch of this node can have, or the minimum before anything is
+    /// known.
     pub fn get(&self) -> BatchId {
         self.0.unwrap_or(BatchId::MIN)
     }
@@ -169,7 +179,8 @@ mod tests {
         Monotonic::from_start(Duration::from_secs(second))
     }
 
-    /// Looks through all, where a slice wider than `span_max` gets no answer; how many slices had none, and how many had one.
+    /// Searches everything on a server that does not answer slices wider than `span_max`. Returns
+    /// the numbers of slices without and with an answer.
     fn search(look_back: &mut LookBack, unsettled: Option<BatchId>, span_max: Duration) -> (u32, u32) {
         let (mut unanswered, mut answered) = (0, 0);
         while let Some(Slice { ids, is_narrowest }) = look_back.slice() {
@@ -208,7 +219,7 @@ mod tests {
         );
         assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))), "all before is settled");
         assert_eq!(look_back.age(day(8)), Duration::ZERO);
-        // The next look tries wider ones again, once.
+        // The next search tries wider slices again, once.
         look_back.begin(Some(batch(day(0))), day(7), at(60));
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
         assert!(answered >= 7 * 24 && (1..=1 + answered / 16).contains(&unanswered), "{unanswered} {answered}");

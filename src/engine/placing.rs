@@ -1,24 +1,24 @@
-//! Where a new task goes.
+//! Decides where a new task goes.
 
 use std::time::Duration;
 
 use crate::domain::Timestamp;
 
-/// Where a new task goes.
+/// The destination of a new task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Due within the leaves.
+    /// `task`: due within the attached leaves.
     Near,
-    /// Due beyond the last leaf.
+    /// `task_far`: due beyond the last leaf.
     Far,
-    /// Due within the window: straight into a batch of this node.
+    /// A batch of this node, at once: due within the window.
     Claimed,
 }
 
-/// What decides about the tasks of one group.
+/// The placing rule for one group of tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What is due up to here is within the window.
+    /// Tasks due up to this time are within the window.
     soon: Timestamp,
     /// Leaves are attached up to here.
     end: Timestamp,
@@ -29,12 +29,13 @@ impl Rule {
         Self { soon: now.plus(window), end }
     }
 
-    /// `may_claim`: whether this node has room and takes records of the task's topic; asked only of what is due within the window.
+    /// Returns the destination of a task. `may_claim` tells whether this node has room and its
+    /// topic is available; it is only called for tasks due within the window.
     pub fn place_of(&self, due_at: Timestamp, may_claim: impl FnOnce() -> bool) -> Place {
         if due_at <= self.soon && may_claim() { Place::Claimed } else { self.table_of(due_at) }
     }
 
-    /// The table that a task belongs in when it is not claimed.
+    /// Returns the table of a task that is not claimed on insert.
     pub fn table_of(&self, due_at: Timestamp) -> Place {
         if due_at < self.end { Place::Near } else { Place::Far }
     }

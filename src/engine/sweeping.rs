@@ -1,25 +1,28 @@
-//! When to sweep: at once after a start, each 15 s while a sweep is short, more rarely while it is long.
+//! Decides when a sweep begins: at once after a start, every 15 s while sweeps are short, less
+//! often while they are long.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
 const INTERVAL: Duration = Duration::from_secs(15);
-/// A long sweep, past all that a parked topic has waiting for example, takes its time from the front: it is followed by a rest of so many times its length..
+/// A long sweep (past all tasks of an unavailable topic, for example) takes time from the
+/// watermark. So it is followed by a pause of this many times its length.
 const REST: u32 = 10;
-/// .. but by no longer one than this, for what nobody else finds waits for it.
+/// The longest pause: tasks that only a sweep finds wait for it.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// The sweeps of one claim loop.
 #[derive(Debug, Default)]
 pub struct Sweeping {
     began_at: Option<Monotonic>,
-    /// How long the last one took, or has taken so far.
+    /// Duration of the last sweep, or of the running one so far.
     took: Duration,
 }
 
 impl Sweeping {
-    /// Something was left that may be claimed now: the next sweep begins as soon as there is none.
+    /// Requests a sweep, because tasks that were left in place may be claimed now. It begins as
+    /// soon as no sweep is running.
     pub fn ask(&mut self) {
         self.began_at = None;
     }
@@ -28,7 +31,8 @@ impl Sweeping {
         *self = Self { began_at: Some(now), took: Duration::ZERO };
     }
 
-    /// True when a sweep is to begin. Not while one is under way: it may have passed by already what is to be found.
+    /// Returns true when a sweep should begin. It waits for a running one, which may have passed
+    /// the tasks already.
     pub fn is_due(&mut self, now: Monotonic, is_under_way: bool) -> bool {
         let since = self.began_at.map(|at| now.since(at));
         if is_under_way {

@@ -1,4 +1,4 @@
-//! Ranges of ids that were set aside.
+//! Deferred ranges of ids: ranges that are claimed later, piece by piece.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,21 +7,23 @@ use uuid::Uuid;
 
 use crate::domain::{IdRange, TopicName};
 
-/// More are not kept apart: ranges are joined then. The range from the one's beginning to the other's end is wider than need be, never wrong.
+/// Maximum number of separate ranges per scope. Beyond it, ranges are joined: the joined range is
+/// wider than necessary, but never wrong.
 const STRIPS_MAX: usize = 64;
 
-/// After so many pieces of one's own comes one of the others' shards: their owner is likely at it too, and who comes second reads through all that the first
-/// has taken.
+/// After this many pieces of the loop's own shards, one piece of other nodes' shards follows. The
+/// owner of those shards is probably sweeping, too, and the second reader scans all dead rows that
+/// the first one left.
 const OTHERS_EVERY: u32 = 64;
 
-/// Whose shards a claim takes from.
+/// The shards that a claim takes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// The shards of the loop that claims.
+    /// The shards of the claiming loop.
     Mine,
-    /// The shards that are not this node's: what is long overdue there.
+    /// Shards of other nodes, for tasks that are long overdue.
     Others,
-    /// All shards: what was inserted late by this very node, and the far table.
+    /// All shards: late inserts of this node, and the far table.
     All,
 }
 
@@ -33,24 +35,25 @@ pub(super) struct Strip {
     pub(super) step: u128,
     pub(super) scope: Scope,
     pub(super) kind: Kind,
-    /// Of what was passed by: the topics that were full then.
+    /// For skipped tasks: the topics that had reached their limits.
     pub(super) full: BTreeSet<TopicName>,
-    /// Topics whose tasks are another strip's.
+    /// Topics whose tasks belong to another deferred range.
     pub(super) left_out: BTreeSet<TopicName>,
-    /// Before this, another strip leaves out the topics that this one is a crowd of.
+    /// Before this id, another deferred range leaves out the topics of this hotspot.
     pub(super) looked_past: Uuid,
-    /// Postgres's time for the slowest piece so far.
+    /// Postgres time of the slowest piece so far.
     pub(super) slowest: Duration,
-    /// Somewhere before this is a row that somebody has locked, or too much beside a crowd: pieces grow no wider until they are there.
+    /// Pieces grow no wider before this id: a row before it is locked, or is part of too large a
+    /// claim.
     pub(super) narrow_before: Uuid,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Sweep,
-    /// Set aside, for it was too much at once or came late.
+    /// Deferred because it was too large for one claim, or was inserted late.
     Aside,
-    /// Passed by before, for topics that were full.
+    /// Skipped before, for topics that had reached their limits.
     Passed,
 }
 
@@ -85,16 +88,17 @@ impl Strip {
     }
 }
 
-/// Strips in the order in which they are claimed.
+/// Deferred ranges, in the order in which they are claimed.
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     strips: VecDeque<Strip>,
-    /// Pieces of one's own since there is anything of the others' shards, and since the last one of those.
+    /// Number of own pieces since the last piece of other nodes' shards, while there are any of
+    /// those.
     since_others: u32,
 }
 
 impl Strips {
-    /// Brings the strip whose turn it is to the front.
+    /// Moves the range whose turn it is to the head of the queue.
     pub(super) fn turn(&mut self) {
         if !self.strips.iter().any(|strip| strip.scope == Scope::Others) {
             self.since_others = 0;
@@ -109,7 +113,7 @@ impl Strips {
         self.since_others = if is_of_others { 0 } else { self.since_others.saturating_add(1) };
     }
 
-    /// True when so many more are kept apart.
+    /// Returns true when `count` more ranges can be kept apart.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.strips.len() + count <= STRIPS_MAX
     }
@@ -118,7 +122,7 @@ impl Strips {
         self.strips.len()
     }
 
-    /// Forgets what a sweep of one's shards will come to again.
+    /// Forgets ranges that the next sweep of the own shards will cover.
     pub(super) fn restart(&mut self) {
         self.strips.retain(|strip| strip.scope == Scope::All && strip.kind != Kind::Sweep);
     }
@@ -148,7 +152,7 @@ impl Strips {
         std::mem::take(&mut self.strips)
     }
 
-    /// Puts a strip behind the others.
+    /// Appends a range to the queue.
     pub(super) fn keep(&mut self, strip: Strip) {
         if strip.rest.is_empty() {
             return;
@@ -156,12 +160,13 @@ impl Strips {
         let is_full = self.strips.len() >= STRIPS_MAX;
         match self.strips.iter_mut().find(|known| is_full && known.scope == strip.scope) {
             Some(known) => known.take_in(strip),
-            // There are three scopes: two more than the bound at most.
+            // There are three scopes, so the limit is exceeded by at most two.
             None => self.strips.push_back(strip),
         }
     }
 
-    /// Joins a strip with one of its kind that it touches and that waits for the same topics and leaves out the same; else it comes behind the others.
+    /// Joins the range with an adjacent one of the same kind that waits for the same topics and
+    /// leaves out the same topics. Otherwise appends it.
     pub(super) fn join(&mut self, strip: Strip) {
         let is_alike = |known: &Strip| (known.scope, known.kind) == (strip.scope, strip.kind) && known.left_out == strip.left_out;
         let fits = |known: &&mut Strip| is_alike(known) && known.full == strip.full && known.rest.touches(strip.rest);

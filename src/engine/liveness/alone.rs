@@ -1,11 +1,12 @@
-//! A node without etcd is alone: one node owns all shards, and another one waits, takes over, or gives up.
+//! The rule for a node without etcd: one node owns all shards. Another node waits, takes over, or
+//! gives up.
 //!
 //! ```text
 //!            no other node lives
 //!   waiting ---------------------> alone
-//!      |                             |  declared dead meanwhile, and another one lives;
-//!      | another one still lives     |  or an older one lives beside it for 2 TTL
-//!      | after 2 TTL                 |  (two that started at one moment)
+//!      |                             |  declared dead meanwhile, and another node lives;
+//!      | another node still lives    |  or an older node lives beside it for 2 TTL
+//!      | after 2 TTL                 |  (two nodes that started at the same moment)
 //!      v                             v
 //!   not alone  <------------------ not alone
 //! ```
@@ -18,15 +19,16 @@ use crate::domain::{Monotonic, NodeId};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// Another heartbeat may still be alive: it is waited for.
+    /// Another heartbeat may still be alive: wait for it.
     Wait { other: NodeId },
-    /// No other node lives, or the other one is to end: this one owns all shards.
+    /// No other node lives, or the other one must end: this node owns all shards.
     Alone,
-    /// The other one lives: this node must end.
+    /// The other node lives: this node must end.
     NotAlone { other: NodeId },
 }
 
-/// The rule for a node that must be alone. Who lives is [`super::Liveness`]'s to say, of a view of etcd that knows no members.
+/// The rule for a node that must be the only one. [`super::Liveness`] decides who lives, with a
+/// view of etcd that has no members.
 #[derive(Debug)]
 pub struct Alone {
     node: NodeId,
@@ -40,7 +42,8 @@ impl Alone {
         Self { node, patience: ttl * 2, living_since: BTreeMap::new(), is_alone: false }
     }
 
-    /// Takes in who lives at `now`, by observations that have no gap since `observed_since`. `is_revived`: this node had been declared dead.
+    /// Takes in which nodes live at `now`, by observations without a gap since `observed_since`.
+    /// `is_revived` means that this node had been declared dead.
     pub fn take_in(&mut self, decision: &Decision, observed_since: Monotonic, is_revived: bool, now: Monotonic) -> Finding {
         let known = std::mem::take(&mut self.living_since);
         let living = decision.standings.iter().filter(|(_, standing)| standing.is_in());
@@ -81,7 +84,7 @@ mod tests {
         Sign { counter, has_left: false, is_dead: false, can_publish: true, has_broker: true }
     }
 
-    /// A node that reads each half second.
+    /// A node that reads the heartbeats every half second.
     struct Reader {
         liveness: Liveness,
         alone: Alone,

@@ -1,20 +1,21 @@
-//! When a node that does not reach the brokers gives its work to others.
+//! Decides when a node that cannot reach the brokers hands its work to other nodes.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
-/// What the publisher knows of the brokers.
+/// The publisher's knowledge about the brokers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BrokerContact {
-    /// A broker has answered lately (a report, metadata, a probe).
+    /// A broker has answered recently: a delivery report, metadata, or a probe.
     pub has_broker: bool,
-    /// Tasks are held that have no outcome yet: due, or claimed ahead of it by a window at most.
+    /// Tasks are in flight without an outcome: due now, or within a window.
     pub has_due: bool,
 }
 
-/// A node with due records and no broker contact for 3 TTL, while another node reports contact, is cut off: it purges its producer, frees its batches
-/// and leaves the assignment until a broker answers again. With all of Kafka away nobody is cut off.
+/// Detects that a node is cut off: it has due records and no broker contact for 3 TTL, while
+/// another node reports contact. Such a node purges its producer, frees its batches and leaves the
+/// assignment until a broker answers again. When all of Kafka is away, no node is cut off.
 #[derive(Debug)]
 pub struct CutOff {
     patience: Duration,
@@ -27,7 +28,7 @@ impl CutOff {
         Self { patience: ttl * 3, waiting_since: None, is_cut_off: false }
     }
 
-    /// Takes in what is known at `now`; true while the node is cut off.
+    /// Takes in the contact at `now`. Returns true while the node is cut off.
     pub fn take_in(&mut self, contact: BrokerContact, others_have_broker: bool, now: Monotonic) -> bool {
         if contact.has_broker {
             self.is_cut_off = false;
@@ -60,7 +61,8 @@ mod tests {
         assert!(!cut_off.take_in(AWAY, true, at(10)));
         assert!(!cut_off.take_in(AWAY, true, at(18)));
         assert!(cut_off.take_in(AWAY, true, at(19)));
-        // It has freed its batches, so nothing is due any more, and the others may lose their contact: it stays out all the same.
+        // The node has freed its batches, so nothing is due any more, and the other nodes may lose
+        // their contact: it stays cut off all the same.
         assert!(cut_off.take_in(BrokerContact { has_due: false, ..AWAY }, false, at(20)));
         assert!(!cut_off.take_in(THERE, true, at(21)));
         assert!(!cut_off.take_in(AWAY, true, at(22)));

@@ -1,41 +1,45 @@
-//! When claims fail for so long that the node is not ready, and others are to have its shards.
+//! Decides when claims have failed for so long that the node is not ready and other nodes must get
+//! its shards.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
-/// How long claims may fail one after the other before that counts: above the time-outs of locks, and what a server takes to restart a session.
+/// How long consecutive claims may fail. Longer than the lock timeout, and longer than a server
+/// takes to restart a session.
 pub const FAILING_MAX: Duration = Duration::from_secs(5);
-/// Failures further apart than that have nothing to do with each other: a loop tries again within a second, and may wait 10 s for an answer.
+/// Failures further apart than this are unrelated: a loop tries again within a second, and waits at
+/// most 10 s for an answer.
 const APART_MAX: Duration = Duration::from_secs(15);
-/// A loop without shards, because its claims failed, tries one of nothing after so long; after each relapse twice as long, for such a claim proves little.
+/// A loop that lost its shards because its claims failed tries an empty claim after this pause.
+/// Each relapse doubles the pause, because an empty claim proves little.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// A claim may notice that Postgres is away so much earlier than a heartbeat does.
+/// A claim may notice an outage of Postgres this much earlier than a heartbeat.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Whom a failure meets; whoever may be alone with it comes first.
+/// Which nodes a failure affects. Failures that may affect one node alone come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Blame {
-    /// Perhaps this node alone: no session, a missing right.
+    /// Perhaps this node alone: no session, or a missing right.
     Unclear,
-    /// All nodes: the server does not come to an end in time.
+    /// All nodes: the server does not finish in time.
     Slow,
-    /// All nodes: somebody's lock.
+    /// All nodes: a lock.
     Lock,
 }
 
-/// The claims of a loop that have failed one after the other.
+/// A streak of failed claims of one loop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failing {
     pub since: Monotonic,
     last_at: Monotonic,
-    /// Of the last one.
+    /// The reason of the last failure.
     pub why: String,
     pub blame: Blame,
 }
 
-/// How the claims of one loop fare.
+/// The record of one loop's claims.
 #[derive(Debug)]
 pub struct Streak {
     failing: Option<Failing>,
@@ -49,14 +53,15 @@ impl Default for Streak {
 }
 
 impl Failing {
-    /// One failure says little, however long ago: from the first to the last it must have been for long.
+    /// Returns true when the streak is long enough, from its first to its last failure. A single
+    /// failure says little, however long ago it was.
     fn lasts(&self) -> bool {
         self.last_at.since(self.since) >= FAILING_MAX
     }
 }
 
 impl Streak {
-    /// A claim has failed.
+    /// Records a failed claim.
     pub fn failed(&mut self, why: String, blame: Blame, now: Monotonic) {
         let apart = self.pause + APART_MAX;
         let before = self.failing.take().filter(|failing| now.since(failing.last_at) < apart);
@@ -68,8 +73,9 @@ impl Streak {
         self.failing = Some(failing);
     }
 
-    /// A claim has succeeded. One that took nothing proves little of a loop without shards, whose sweeps of those of others go on: there it ends what has lasted only
-    /// when the pause is over.
+    /// Records a successful claim. A claim that took nothing proves little for a loop without
+    /// shards, which goes on sweeping other nodes' shards: there, it ends a long streak only after
+    /// the pause.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
         let is_proof = |failing: &Failing| has_taken || has_shards || !failing.lasts() || self.is_over(failing, now);
         if self.failing.as_ref().is_some_and(is_proof) {
@@ -80,19 +86,21 @@ impl Streak {
         }
     }
 
-    /// Postgres was away from `since` on, which was nobody's fault: what began with it is forgiven. How long to wait after the next relapse is not forgotten.
+    /// Forgives the failures since `since`, when an outage of Postgres began. The pause after the
+    /// next relapse is kept.
     pub fn forgive(&mut self, since: Monotonic) {
         if self.failing.as_ref().is_some_and(|failing| since.since(failing.since) <= NOTICED_WITHIN) {
             self.failing = None;
         }
     }
 
-    /// True when claims have failed, and one more is to be tried although the loop has no shards.
+    /// Returns true when claims have failed and a trial claim is due although the loop has no
+    /// shards.
     pub fn is_to_try(&self, now: Monotonic) -> bool {
         self.failing.as_ref().is_some_and(|failing| self.is_over(failing, now))
     }
 
-    /// The claims that fail, if they have for longer than [`FAILING_MAX`].
+    /// Returns the failed claims, if they have failed for longer than [`FAILING_MAX`].
     pub fn failing(&self, now: Monotonic) -> Option<&Failing> {
         self.failing.as_ref().filter(|failing| failing.lasts() && now.since(failing.last_at) < self.pause + APART_MAX)
     }
@@ -110,7 +118,7 @@ mod tests {
         Monotonic::from_start(Duration::from_secs(seconds))
     }
 
-    /// Fails each second for five.
+    /// Fails every second for five seconds.
     fn relapse(streak: &mut Streak, from: u64) {
         (from..=from + 5).for_each(|second| streak.failed("too many connections".to_owned(), Blame::Unclear, at(second)));
     }

@@ -25,7 +25,7 @@ fn without_key() -> EtcdView {
     EtcdView::Known(BTreeSet::from([node(2)]))
 }
 
-/// Reads the same sign of node 1 every half second from 0 until `until` milliseconds.
+/// Reads the same heartbeat of node 1 every half second, from 0 to `until` milliseconds.
 fn observe_standing_still(sign: Sign, until: u64) -> Liveness {
     let mut liveness = Liveness::new(TTL);
     for millis in (0..=until).step_by(500) {
@@ -44,7 +44,7 @@ fn the_table_of_the_design_holds() {
     use Standing::{Assigned, Dead, Left, Suspected};
     let left = Sign { has_left: true, ..sign(7) };
     let dead = Sign { is_dead: true, ..sign(7) };
-    // sign, how long it stands still, etcd, so it is, and is it declared dead now
+    // heartbeat, how long it stands still, etcd, standing, and is the node declared dead now
     let table = [
         (sign(7), 2_500, with_key(), Assigned, false),
         (sign(7), 2_500, without_key(), Assigned, false),
@@ -175,7 +175,8 @@ fn the_next_check_is_when_somebody_may_be_stale() {
 }
 
 proptest! {
-    /// Reads at any moments, some of them failing, some slow; a node whose counter moves at least each half TTL.
+    /// Reads at arbitrary moments, some of which fail or are slow, of a node whose counter moves at
+    /// least every half TTL.
     #[test]
     fn a_node_that_beats_each_half_ttl_is_never_declared_dead(
         beats in prop::collection::vec(1_u64..=1_500, 40),

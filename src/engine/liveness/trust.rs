@@ -1,31 +1,33 @@
-//! How long a node trusts that its batches are its own.
+//! How long a node may trust that its batches are still its own.
 //!
-//! Others take a node for dead when they have read one counter for a TTL, and they read it after it was written: so nobody can have adopted anything
-//! until a TTL after the node's last successful heartbeat was *sent*. The margin is for what lies between the look at this rule and the record's
-//! leaving the process, and for clocks that run at different rates.
+//! Other nodes declare a node dead after they have read one counter for a TTL, and they can only
+//! read it after it was written. So no node can have adopted a batch until a TTL after the node's
+//! last successful heartbeat was *sent*. The margin covers the time between this check and the
+//! moment at which a record leaves the process, and clocks that run at different rates.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
-/// The rule, for one TTL.
+/// The rule for one TTL.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust {
     span: Duration,
 }
 
 impl Trust {
-    /// A sixth of the TTL is the margin: as long as the pause between two heartbeats.
+    /// The margin is a sixth of the TTL, the pause between two heartbeats.
     pub fn new(ttl: Duration) -> Self {
         Self { span: ttl.saturating_sub(ttl / 6) }
     }
 
-    /// How long a heartbeat vouches.
+    /// Returns how long one heartbeat vouches for the node.
     pub const fn span(self) -> Duration {
         self.span
     }
 
-    /// True when a heartbeat that was sent at `sent_at` and succeeded still vouches at `now` that what this node held then is still its own.
+    /// Returns true when the successful heartbeat sent at `sent_at` still vouches at `now` that the
+    /// node's batches are its own.
     pub fn is_trusted(self, sent_at: Option<Monotonic>, now: Monotonic) -> bool {
         sent_at.is_some_and(|sent_at| now.since(sent_at) <= self.span)
     }
