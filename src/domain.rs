@@ -1,4 +1,5 @@
-//! The words of Punctual: what a task, a shard, a batch and an outcome are. Pure: no input, no output, no clock.
+//! The terms of Punctual as types: task, shard, batch, outcome and others. Pure: no I/O and no
+//! clock.
 
 pub mod batch;
 pub mod cluster;

@@ -4,7 +4,8 @@
 
 use std::error::Error;
 
-/// An error and its causes in one line. What repeats its cause, as errors of libraries do, does not say it twice.
+/// Formats an error and its causes in one line. A message that repeats its cause, as errors of some
+/// libraries do, is not printed twice.
 pub fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();

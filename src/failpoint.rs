@@ -1,8 +1,10 @@
-//! Points at which a test has the program die, to see that what it leaves behind is taken up again. Only debug builds know them: in a release build
-//! [`reach`] is nothing at all, and neither the names nor the variable are in the program.
+//! Failpoints: moments at which a test makes the program die, to see that its work is taken up
+//! again. They exist in debug builds only. In a release build [`reach`] does nothing, and the
+//! program contains neither the names nor the variable.
 //!
-//! `PUNCTUAL_KILL_AT=claim-committed` aborts the process at the first time it comes to that point, `PUNCTUAL_KILL_AT=record-handed-over:50` at the fiftieth.
-//! Nothing is flushed, told or given back: it is a kill -9 at a chosen moment.
+//! `PUNCTUAL_KILL_AT=claim-committed` aborts the process when it first reaches that point,
+//! `PUNCTUAL_KILL_AT=record-handed-over:50` at the fiftieth time. Nothing is flushed, reported or
+//! released: it is a kill -9 at a chosen moment.
 
 macro_rules! points {
     ($($(#[$what:meta])* $point:ident = $name:literal,)*) => {
@@ -15,7 +17,7 @@ macro_rules! points {
         impl Point {
             pub const ALL: &[Self] = &[$(Self::$point,)*];
 
-            /// As the variable spells it.
+            /// Returns the spelling in the variable.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$point => $name,)*
@@ -28,46 +30,46 @@ macro_rules! points {
 points! {
     /// The batch is in Postgres, and nowhere else.
     ClaimCommitted = "claim-committed",
-    /// The group is stored, perhaps claimed as well; nobody was told.
+    /// The group is stored, perhaps claimed as well. No caller has been answered.
     InsertCommitted = "insert-committed",
-    /// The producer has one more record of the batch, others it does not have.
+    /// The producer has one more record of the batch; other records are still to come.
     RecordHandedOver = "record-handed-over",
-    /// Kafka has all records of the batch and has said so.
+    /// Kafka has acknowledged all records of the batch.
     LastAcknowledged = "last-acknowledged",
     /// The settle is about to be sent.
     SettleReady = "settle-ready",
-    /// The settle has its answer; its commit may not be on disk.
+    /// The settle has been answered. Its commit may not be on disk.
     SettleAnswered = "settle-answered",
-    /// Batches of a dead node are this one's, and not loaded.
+    /// Batches of a dead node belong to this one, and are not loaded yet.
     BatchAdopted = "batch-adopted",
-    /// The first of them is loaded, and not yet on the wheel.
+    /// The first adopted batch is loaded, and not yet on the wheel.
     BatchLoaded = "batch-loaded",
     /// A past leaf is empty, and still attached.
     LeafTruncated = "leaf-truncated",
     /// A past leaf is detached, and not yet dropped.
     LeafDetached = "leaf-detached",
-    /// Some far tasks are in their leaves, others are still to be moved.
+    /// Some far tasks are in their leaves; others are still to be moved.
     FarChunkMoved = "far-chunk-moved",
-    /// A replacement holds the entry of its name.
+    /// A replacement has locked the entry of its name.
     NameLocked = "name-locked",
-    /// It has taken the former task out, and put nothing in its place.
+    /// A replacement has deleted the former task, and has not stored the new one.
     NameTakenOut = "name-taken-out",
-    /// It is committed; nobody was told.
+    /// A replacement is committed. No caller has been answered.
     NameReplaced = "name-replaced",
     /// A cancel has looked in the far table, and not yet in the leaves.
     FarCancelled = "far-cancelled",
-    /// A cancel is committed; nobody was told.
+    /// A cancel is committed. No caller has been answered.
     CancelCommitted = "cancel-committed",
 }
 
-/// The variable that names the point; read by debug builds alone.
+/// The variable that names the failpoint. Only debug builds read it.
 pub const VARIABLE: &str = "PUNCTUAL_KILL_AT";
 
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn reach(_point: Point) {}
 
-/// Dies here if the test wants it so.
+/// Aborts the process if the test asked for this point.
 #[cfg(debug_assertions)]
 pub fn reach(point: Point) {
     if let Some(armed) = armed::ARMED.as_ref()
@@ -94,7 +96,7 @@ mod armed {
     }
 
     impl Armed {
-        /// `name` or `name:times`; `None` for any other text.
+        /// Parses `name` or `name:times`. Returns `None` for any other text.
         pub(super) fn read(text: &str) -> Option<Self> {
             let (name, times) = text.split_once(':').unwrap_or((text, "1"));
             let point = *Point::ALL.iter().find(|point| point.name() == name)?;

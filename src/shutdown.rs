@@ -1,4 +1,5 @@
-//! Tasks in the background, and how the process ends: each task is named, tracked, and its failure ends the node.
+//! Background tasks, and how the process ends. Every task has a name and is tracked; its failure
+//! ends the node.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -12,31 +13,33 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::error_chain::chain;
 
-/// What a background task may fail with.
+/// The error type of background tasks.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// The background tasks of a node. The default policy for a failure, and for a panic, is: say it, drain, exit non-zero, let the platform restart. An
-/// outage of a server is never a failure: tasks retry those.
+/// The background tasks of a node. The policy for a failure or a panic: log it, drain, exit
+/// non-zero, and let the platform restart the node. An outage of a server is never a failure: tasks
+/// retry.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
-    /// Cancelled first: take in no new work, finish what is held.
+    /// Cancelled first: take no new work, finish what is in flight.
     pub draining: CancellationToken,
-    /// Cancelled when nothing is held any more, or the drain timeout has passed: end.
+    /// Cancelled when nothing is in flight any more, or the drain timeout has passed: end.
     pub stopping: CancellationToken,
     failed: Arc<Mutex<Failed>>,
 }
 
 #[derive(Debug, Default)]
 struct Failed {
-    /// The first of them, in words.
+    /// The first failure, as text.
     first: Option<String>,
-    /// The tasks that have failed.
+    /// The names of the tasks that have failed.
     names: BTreeSet<&'static str>,
 }
 
 impl Tasks {
-    /// Runs `future` in the background until it ends; it should end soon after `stopping`.
+    /// Runs `future` in the background until it ends. It should end soon after `stopping` is
+    /// cancelled.
     pub fn spawn<F>(&self, name: &'static str, future: F)
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
@@ -52,7 +55,7 @@ impl Tasks {
         });
     }
 
-    /// Takes note of a failure that ends the node.
+    /// Records a failure, which ends the node.
     pub fn fail(&self, name: &'static str, reason: &str) {
         let mut failed = self.failed();
         failed.first.get_or_insert_with(|| format!("{name}: {reason}"));
@@ -62,12 +65,12 @@ impl Tasks {
         tracing::error!(task = name, reason, "failed; the node drains and exits");
     }
 
-    /// The first failure, when there was one.
+    /// Returns the first failure, if there was one.
     pub fn failure(&self) -> Option<String> {
         self.failed().first.clone()
     }
 
-    /// True when one of these has failed.
+    /// Returns true when one of these tasks has failed.
     pub fn has_failed(&self, names: &[&str]) -> bool {
         let failed = self.failed();
         names.iter().any(|name| failed.names.contains(name))
@@ -77,7 +80,7 @@ impl Tasks {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all tasks; true when all have ended within `deadline`.
+    /// Ends all tasks. Returns true when all have ended within `deadline`.
     pub async fn stop(&self, deadline: Duration) -> bool {
         self.draining.cancel();
         self.stopping.cancel();

@@ -1,7 +1,8 @@
-//! What is seen from outside: logs, and the metrics of every component.
+//! Logs, and the metrics of all components.
 //!
-//! Each component has its own `Metrics` and registers it; here is what they share. Names are `punctual_<thing>_<unit>`: the unit is appended by
-//! `register_with_unit`, unless it stands in the middle of the name or is in it already, and `_total` to counters.
+//! Every component registers its own `Metrics`; this module holds the shared parts. Names are
+//! `punctual_<thing>_<unit>`. `register_with_unit` appends the unit, unless the name contains it
+//! already. Counters end in `_total`.
 
 mod exposition;
 mod instruments;

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::{BatchId, NewTask, TaskId, Timestamp, TopicName};
 
-/// The tasks of one claim, in the order of its arrays. Keys, payloads and headers of all of them lie in one buffer, as the claim's answer brought
-/// them: a task costs no allocation of its own.
+/// The tasks of one claim, in the order of its arrays. The keys, payloads and headers of all tasks
+/// share one buffer, as the answer of the claim brought them, so a task needs no allocation of its
+/// own.
 #[derive(Debug)]
 pub struct Batch {
     pub id: BatchId,
@@ -31,7 +32,8 @@ struct Entry {
 pub struct BatchTask<'a> {
     /// The id of the row that was claimed.
     pub id: TaskId,
-    /// The id that the submitter knows; the same as `id` unless this is a follow-up. Its due time is the one that was asked for.
+    /// The id that the submitter knows: the same as `id`, unless this row is a follow-up. Its due
+    /// time is the time that was asked for.
     pub first_id: TaskId,
     /// 1 for the first attempt.
     pub attempt: i16,
@@ -39,7 +41,7 @@ pub struct BatchTask<'a> {
     pub topic: u16,
     pub key: Option<&'a [u8]>,
     pub payload: Option<&'a [u8]>,
-    /// Encoded; see [`super::task::headers::decode`].
+    /// Encoded, see [`super::task::headers::decode`].
     pub headers: &'a [u8],
     pub name: Option<&'a [u8]>,
 }
@@ -59,12 +61,12 @@ impl Batch {
         self.tasks.is_empty()
     }
 
-    /// Bytes that the batch holds in memory, its bookkeeping included.
+    /// Returns the memory that the batch takes in bytes, including its index.
     pub fn bytes(&self) -> usize {
         self.buffer.len() + self.tasks.len() * size_of::<Entry>()
     }
 
-    /// The same batch without the key, payload and headers of each task that `is_over`.
+    /// Returns the same batch without the key, payload and headers of every task that `is_over`.
     pub fn without(&self, is_over: impl Fn(usize) -> bool) -> Self {
         let kept: usize = (0..self.len()).map(|index| if is_over(index) { 0 } else { self.task(index).bytes() }).sum();
         let names: usize = self.tasks().map(|task| task.name.map_or(0, <[u8]>::len)).sum();
@@ -82,7 +84,7 @@ impl Batch {
         builder.build()
     }
 
-    /// The distinct topics of the batch, in the order of their first task.
+    /// Returns the distinct topics of the batch, in the order of their first tasks.
     pub fn topics(&self) -> &[TopicName] {
         &self.topics
     }
@@ -132,7 +134,7 @@ pub struct BatchBuilder {
     batch: Batch,
 }
 
-/// One task as [`BatchBuilder::push`] takes it.
+/// A task as passed to [`BatchBuilder::push`].
 #[derive(Clone, Copy, Debug)]
 pub struct TaskParts<'a> {
     pub id: TaskId,
@@ -151,8 +153,11 @@ impl BatchBuilder {
         Self { batch }
     }
 
+    /// Appends a task.
+    ///
     /// # Panics
-    /// When the batch has passed 4 GiB or 65,534 topics: a claim ends at 16 MiB and a few thousand tasks.
+    /// When the batch exceeds 4 GiB or 65,534 topics. A claim is limited to 16 MiB and a few
+    /// thousand tasks.
     pub fn push(&mut self, parts: TaskParts<'_>) {
         let entry = Entry {
             id: parts.id,
@@ -167,7 +172,7 @@ impl BatchBuilder {
         self.batch.tasks.push(entry);
     }
 
-    /// The tasks of a submit that is claimed as it is inserted.
+    /// Builds the batch of a submit that is claimed on insert.
     pub fn of_new_tasks<'a>(id: BatchId, tasks: impl ExactSizeIterator<Item = &'a NewTask> + Clone) -> Batch {
         let bytes = tasks.clone().map(NewTask::bytes).sum();
         let mut builder = Self::new(id, tasks.len(), bytes);
@@ -186,14 +191,15 @@ impl BatchBuilder {
         builder.build()
     }
 
-    /// The batch, in the order in which the tasks were pushed: its owner sorts an index of it when it must, for the arrays of the execlog keep the order
-    /// of the claim.
+    /// Returns the batch, with its tasks in the order in which they were pushed: the arrays of the
+    /// execlog keep the order of the claim. An owner that needs another order sorts an index.
     pub fn build(self) -> Batch {
         self.batch
     }
 
     fn topic(&mut self, name: &str) -> u16 {
-        // Neighbours mostly share their topic: look at the last task's first.
+        // Neighbouring tasks mostly share their topic, so the topic of the last task is compared
+        // first.
         let last = self.batch.tasks.last().map(|entry| usize::from(entry.topic));
         let known = last.filter(|&last| self.batch.topics[last].as_str() == name);
         let position = known.or_else(|| self.batch.topics.iter().position(|topic| topic.as_str() == name));

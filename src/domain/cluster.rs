@@ -1,4 +1,4 @@
-//! What all nodes of a cluster must agree on.
+//! Settings that all nodes of a cluster must agree on.
 
 use std::time::Duration;
 
@@ -7,23 +7,25 @@ use thiserror::Error;
 use super::ShardCount;
 use super::time::duration::spelled;
 
-/// Settings of the whole cluster: given to `migrate`, stored in the database, the same on all nodes. Shards and leaf never change.
+/// Settings of the whole cluster: given to `migrate`, stored in the database, and the same on all
+/// nodes. `shards` and `leaf` never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClusterSettings {
     pub shards: ShardCount,
-    /// Width of a leaf: whole seconds, 1 s to 1 day, and it divides a day.
+    /// Width of a leaf: whole seconds, from 1 s to 1 day, and a divisor of a day.
     pub leaf: Duration,
-    /// How far ahead there are leaves; at least one leaf and twice the window, at most 300 leaves.
+    /// How far ahead leaves exist: at least one leaf and twice the window, at most 300 leaves.
     pub horizon: Duration,
     /// How far ahead of their due time tasks are claimed: 20 ms to 10 s.
     pub window: Duration,
 }
 
-/// What was asked of `migrate`: `None` keeps what is stored, or takes the default in a new database.
+/// The settings that were passed to `migrate`. `None` keeps the stored value, or takes the default
+/// in a new database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClusterWishes {
     pub shards: Option<ShardCount>,
-    /// Whole milliseconds, as all three.
+    /// Whole milliseconds, like the next two.
     pub leaf: Option<Duration>,
     pub horizon: Option<Duration>,
     pub window: Option<Duration>,
@@ -31,7 +33,7 @@ pub struct ClusterWishes {
 
 const DAY: Duration = Duration::from_secs(86_400);
 const LEAF_MIN: Duration = Duration::from_secs(1);
-/// Each leaf costs planning time and locks: 2000 leaves cost 14 ms per claim with a generic plan.
+/// Every leaf costs planning time and locks: 2,000 leaves cost 14 ms per claim with a generic plan.
 pub const LEAVES_MAX: u32 = 300;
 const WINDOW_MIN: Duration = Duration::from_millis(20);
 const WINDOW_MAX: Duration = Duration::from_secs(10);
@@ -56,7 +58,7 @@ impl ClusterSettings {
         window: Duration::from_millis(200),
     };
 
-    /// These settings with what was asked for in their place, or every problem with the result.
+    /// Returns these settings with the requested changes, or every problem of the result.
     pub fn with(self, wishes: ClusterWishes) -> Result<Self, Vec<ClusterSettingsError>> {
         let mut problems = Vec::new();
         let settings = Self {
@@ -89,7 +91,8 @@ impl ClusterSettings {
     }
 }
 
-/// Whether a leaf can be so wide: 1 s to 1 day, in whole seconds, and it divides a day.
+/// Returns true if a leaf may have this width: whole seconds, from 1 s to 1 day, and a divisor of a
+/// day.
 pub fn is_leaf(width: Duration) -> bool {
     width >= LEAF_MIN && width <= DAY && width.subsec_nanos() == 0 && DAY.as_secs().is_multiple_of(width.as_secs())
 }

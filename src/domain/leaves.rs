@@ -1,4 +1,5 @@
-//! Which partitions must exist, and which may go. The catalog of Postgres is the authority on which there are.
+//! Decides which partitions must exist, and which may be dropped. The catalog of Postgres is the
+//! authority on which partitions exist.
 //!
 //! ```text
 //!          past: may go            now          contiguous, attached             end
@@ -6,7 +7,8 @@
 //!                         <- grace ->     insert and mover stay within              task_far
 //! ```
 //!
-//! A partition is named after its table and its start, `task_20261121_091500`; its width is its table's. So its name is all that must be known of it.
+//! A partition is named after its table and its start, for example `task_20261121_091500`. All
+//! partitions of a table have the same width, so the name describes the partition completely.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -41,7 +43,7 @@ impl Parent {
     }
 }
 
-/// One partition: a leaf, a day or an hour.
+/// A partition: a leaf, a day or an hour.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Partition {
     pub parent: Parent,
@@ -55,13 +57,14 @@ impl Partition {
         let second = seconds.rem_euclid(86_400);
         let (hour, minute) = (second / 3600, second / 60 % 60);
         let mut name = String::with_capacity(40);
-        // Writing to a String never fails.
+        // Writing to a `String` never fails.
         let written = write!(name, "{}_{year:04}{month:02}{day:02}_{hour:02}{minute:02}{:02}", self.parent.table(), second % 60);
         debug_assert!(written.is_ok());
         name
     }
 
-    /// The partition of `parent` with this name; `None` when no partition of ours is called so.
+    /// Returns the partition of `parent` with this name, or `None` when the name is not one of
+    /// ours.
     pub fn of_name(parent: Parent, name: &str) -> Option<Self> {
         let (date, time) = name.strip_prefix(parent.table())?.strip_prefix('_')?.split_once('_')?;
         let number = |text: &str, from: usize, to: usize| text.get(from..to).and_then(|digits| digits.parse::<i64>().ok());
@@ -70,12 +73,13 @@ impl Partition {
             (number(date, 0, month_at)?, number(date, month_at, month_at + 2)?, number(date, month_at + 2, date.len())?);
         let seconds = days_of(year, month, day) * 86_400 + hours * 3600 + number(time, 2, 4)? * 60 + number(time, 4, time.len())?;
         let partition = Self { parent, start: Timestamp::from_millis(seconds.checked_mul(1000)?) };
-        // One partition has one spelling.
+        // Every partition has exactly one spelling.
         (partition.name() == name).then_some(partition)
     }
 }
 
-/// Days since the epoch to year, month and day (Gregorian), after Howard Hinnant's `civil_from_days`: years begin in March, so that a leap day ends one.
+/// Converts days since the epoch to year, month and day (Gregorian), after Howard Hinnant's
+/// `civil_from_days`. Years begin in March, so that a leap day ends a year.
 fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -99,14 +103,16 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// How wide partitions are, how far ahead they are made, and how long they are kept.
+/// Widths of partitions, how far ahead they are created, and how long they are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     pub leaf: Duration,
     pub horizon: Duration,
-    /// A leaf may go this long after its end. Longer than the deadline of any insert: what is inserted is due, at the earliest, when its statement began.
+    /// How long a leaf is kept after its end. Longer than the deadline of any insert: an inserted
+    /// task is due when its statement began, at the earliest.
     pub leaf_grace: Duration,
-    /// How long payloads are kept after the end of their hour. These two are settings of a node: for ever, unless it says so.
+    /// How long payloads are kept after the end of their hour. A setting of the node, like the next
+    /// one; without the setting, for ever.
     pub payload_retention: Duration,
     /// How long receipts are kept after the end of their day.
     pub receipt_retention: Duration,
@@ -114,7 +120,8 @@ pub struct Rules {
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// A node's idea of the cluster's clock runs behind by less than this: its batches may belong to the partition before.
+/// A node's estimate of the cluster's clock is behind by less than this, so its batches may belong
+/// to the previous partition.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 impl Rules {
@@ -136,22 +143,23 @@ impl Rules {
         }
     }
 
-    /// How often to look after the partitions: each minute, or as often as a leaf ends.
+    /// Returns how often partitions are maintained: every minute, or as often as a leaf ends.
     pub fn interval(&self) -> Duration {
         self.leaf.min(Duration::from_secs(60))
     }
 
-    /// How far ahead of now partitions must exist.
+    /// Returns how far ahead of now partitions must exist.
     pub fn ahead(&self, parent: Parent) -> Duration {
         match parent {
-            // An hour more than the horizon; with short leaves four more, but two minutes in any case: a follow-up is due up to a minute ahead.
+            // An hour more than the horizon. With short leaves four leaves more, but at least two
+            // minutes, because a follow-up is due up to a minute ahead.
             Parent::Task => self.horizon + (self.leaf * 4).clamp(Duration::from_secs(120), HOUR),
             Parent::ExeclogPayload => DAY,
             Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => DAY * 3,
         }
     }
 
-    /// How long a partition is kept after its end.
+    /// Returns how long a partition is kept after its end.
     pub fn kept(&self, parent: Parent) -> Duration {
         match parent {
             Parent::Task => self.leaf_grace,
@@ -162,7 +170,7 @@ impl Rules {
         }
     }
 
-    /// The partition that `at` falls in.
+    /// Returns the partition that contains `at`.
     pub fn partition_of(&self, parent: Parent, at: Timestamp) -> Partition {
         let width = micros(self.width(parent));
         Partition { parent, start: Timestamp::from_micros(at.as_micros().div_euclid(width) * width) }
@@ -172,7 +180,8 @@ impl Rules {
         partition.start.plus(self.width(partition.parent))
     }
 
-    /// What must exist at `now` and is not attached, in the order in which to make it: an interruption leaves what is attached without a gap.
+    /// Returns the partitions that must exist at `now` and are not attached, in the order of their
+    /// creation: after an interruption, the attached ones have no gap.
     pub fn missing(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Vec<Partition> {
         let back = if parent == Parent::Task { self.leaf_grace } else { CLOCK_SLACK };
         let end = now.plus(self.ahead(parent));
@@ -183,7 +192,8 @@ impl Rules {
             .collect()
     }
 
-    /// What nothing is written to any more and nobody needs, the oldest first; whether it is empty, or settled, is for the caller to see.
+    /// Returns the partitions that are no longer written and no longer needed, oldest first. The
+    /// caller checks that they are empty, or settled.
     pub fn past(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Vec<Partition> {
         let kept = self.kept(parent);
         attached
@@ -193,7 +203,8 @@ impl Rules {
             .collect()
     }
 
-    /// Up to where partitions are attached without a gap, from the one of `now` on: `now` itself when that one is missing.
+    /// Returns the end of the attached partitions without a gap, starting with the one of `now`.
+    /// Returns `now` when that one is missing.
     pub fn end_of_run(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Timestamp {
         let mut next = self.partition_of(parent, now);
         while attached.contains(&next.start) {
@@ -247,7 +258,8 @@ mod tests {
     #[test]
     fn a_new_database_gets_all_that_a_node_needs() {
         let missing = |parent| rules().missing(parent, &BTreeSet::new(), at(1_795_252_500)).len();
-        // With the one before, for what is inserted just now; three days and an hour are 292 leaves.
+        // The expected numbers include the previous leaf, for inserts that are running. Three days
+        // and an hour are 292 leaves.
         assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4]);
     }
 

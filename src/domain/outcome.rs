@@ -1,33 +1,36 @@
-//! What became of a task of a batch.
+//! The outcome of a task of a batch.
 
 use super::{TaskId, Timestamp};
 
-/// Where a task went.
+/// Where the record of a task was appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
     pub partition: i32,
     pub offset: i64,
-    /// The broker's append time on topics with LogAppendTime, else when the acknowledgement came. Milliseconds.
+    /// The broker's append time on topics with LogAppendTime, otherwise the time of the
+    /// acknowledgement. In milliseconds.
     pub published_at: Timestamp,
 }
 
-/// The outcome of one task of a batch. `cancelled` is a line of its own in the execlog: a cancelled task is in no batch.
+/// The outcome of one task of a batch. `cancelled` is not among them: a cancelled task is in no
+/// batch, and has its own line in the execlog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     Published(Receipt),
-    /// Not published, as far as is known: a follow-up with the id `next` is due at `next.due_at()`.
+    /// Not published, as far as is known. A follow-up with the id `next` is due at `next.due_at()`.
     Deferred {
         next: TaskId,
-        /// True unless the record never left the producer, or the broker refused it: it may stand in the topic.
+        /// True if the record may be in the topic. False if it never left the producer, or the
+        /// broker refused it.
         maybe_sent: bool,
     },
-    /// Refused for good, with the reason.
+    /// Permanently refused, with the reason.
     Dead {
         reason: Box<str>,
     },
 }
 
-/// The column `outcomes` holds these numbers. They are stored: never change one.
+/// The numbers in the column `outcomes`. They are stored, so never change one.
 impl Outcome {
     pub const PUBLISHED: i16 = 1;
     pub const DEFERRED: i16 = 2;
@@ -42,18 +45,19 @@ impl Outcome {
     }
 }
 
-/// What is known of a record that was not acknowledged.
+/// The reason why a record was not acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// It never left the producer, for a reason that is not its topic's.
+    /// The record never left the producer, for a reason that has nothing to do with its topic.
     NotSent,
-    /// It may stand in the topic: no answer came.
+    /// No answer came: the record may be in the topic.
     Unknown,
-    /// The batch in which it travelled was refused, which says nothing of this record: it can be sent alone.
+    /// The producer's batch with this record was refused. That says nothing about the record: it
+    /// can be sent alone.
     BatchRefused,
     /// Too large or malformed: it will not pass when repeated as it is.
     RefusedForGood,
-    /// Its topic or partition does not take records just now.
+    /// The topic or the partition does not take records at the moment.
     Unavailable,
     /// This node may not write to its topic, just now.
     Forbidden,

@@ -1,11 +1,11 @@
-//! Which tasks are meant, and where in their order a reader stands.
+//! Selections of tasks, and positions in lists.
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{IdRange, TaskView, Timestamp, TopicName, ids};
 
-/// Tasks by topic and due time. What is due now decides: of a follow-up, the due time of its row.
+/// Tasks selected by topic and due time. For a follow-up, the due time of its row counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
     pub topic: Option<TopicName>,
@@ -16,7 +16,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// All ids that may be meant.
+    /// Returns the range of all ids that the selection can contain.
     pub fn ids(&self) -> IdRange {
         IdRange {
             from: self.due_from.map_or_else(Uuid::nil, ids::floor_of),
@@ -26,30 +26,32 @@ impl Selection {
 }
 
 impl IdRange {
-    /// What of it lies behind a position in it; all of it without one.
+    /// Returns the part behind a position. Without a position, the whole selection.
     pub fn behind(self, from: Option<Cursor>) -> Self {
         let next = |cursor: Cursor| Uuid::from_u128(cursor.after.as_u128().saturating_add(1));
         Self { from: from.map_or(self.from, |cursor| next(cursor).max(self.from)), to: self.to }
     }
 }
 
-/// What a reader pages through: a position in one list is none in another.
+/// The list that a reader pages through. A position in one list is not valid in another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {
     Tasks,
     DeadLetters,
 }
 
-/// Some of a list, in its order.
+/// A page of a list, in its order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// Without payloads and headers; and the key only if it is not long.
+    /// Without payloads and headers, and with the key only if it is short.
     pub tasks: Vec<TaskView>,
-    /// Where to go on; `None` when the list is at its end. A page may be short, or empty, and not be the last.
+    /// Where the next page begins, or `None` at the end of the list. A page may be short or empty
+    /// without being the last one.
     pub next: Option<Cursor>,
 }
 
-/// Where a reader stands: all ids up to `after` were looked at. Its bytes carry a digest over what is read, so that they are worth nothing elsewhere.
+/// The position of a reader: all ids up to `after` were looked at. The bytes include a digest of
+/// the selection, so a cursor is only valid for the list it came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     pub after: Uuid,
@@ -58,7 +60,7 @@ pub struct Cursor {
 impl Cursor {
     pub const BYTES: usize = 24;
 
-    /// The position in `list` of what `selection` names.
+    /// Returns the bytes of this position in `list`, for this `selection`.
     pub fn to_bytes(self, list: List, selection: &Selection) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let (position, digest) = bytes.split_at_mut(16);
@@ -67,7 +69,8 @@ impl Cursor {
         bytes
     }
 
-    /// `None`: these are the bytes of another list, of another selection, or of nothing.
+    /// Reads a position. Returns `None` when the bytes belong to another list or selection, or are
+    /// not a cursor.
     pub fn of_bytes(bytes: &[u8], list: List, selection: &Selection) -> Option<Self> {
         let (position, digest) = bytes.split_at_checked(16)?;
         let cursor = Self { after: Uuid::from_slice(position).ok()? };

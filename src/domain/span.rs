@@ -1,7 +1,9 @@
-//! How the batch of a task is found: each settled batch says from which id to which id it reaches, and how wide that is, as a class.
+//! Width classes, by which the batch of a task is found. Every settled batch stores its lowest and
+//! highest id, and the class of the width between them.
 //!
-//! Class c holds the batches whose due times span at most 4^c ms. So a batch of class c that holds an id begins at most 4^c ms before it: one short range of
-//! an index for each class. docs/decisions/0002 has the figures.
+//! Class c holds the batches whose due times are at most 4^c ms apart. So a batch of class c that
+//! contains an id begins at most 4^c ms before it: one short index range per class.
+//! docs/decisions/0002 has the figures.
 
 use std::time::Duration;
 
@@ -9,11 +11,11 @@ use uuid::Uuid;
 
 use super::{TaskId, Timestamp, ids};
 
-/// Class of the width of a batch; the column `span`.
+/// The width class of a batch, as stored in `execlog_batch`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Span(u8);
 
-/// The least and the greatest id of a batch, and the class of the width between.
+/// The lowest and the highest id of a batch, and its width class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     pub span: Span,
@@ -23,7 +25,8 @@ pub struct Reach {
 }
 
 impl Span {
-    /// 4^16 ms are 49 days, more than a leaf, a horizon or a backlog; what is wider still is of this class, too, and looked for from the beginning of time.
+    /// 4^16 ms are 49 days, more than a leaf, a horizon or a usual backlog. Wider batches are of
+    /// this class, too; a look-up searches them from the beginning of time.
     pub const WIDEST: Self = Self(16);
 
     pub fn all() -> impl Iterator<Item = Self> {
@@ -34,7 +37,7 @@ impl Span {
         Self::all().find(|span| width <= span.width()).unwrap_or(Self::WIDEST)
     }
 
-    /// What the due times of a batch of this class span at most.
+    /// Returns the maximum distance between due times in a batch of this class.
     pub const fn width(self) -> Duration {
         Duration::from_millis(1 << (2 * self.0))
     }
@@ -43,14 +46,14 @@ impl Span {
         i16::from(self.0)
     }
 
-    /// The lowest id with which a batch of this class that holds `id` can begin.
+    /// Returns the lowest id with which a batch of this class that contains `id` can begin.
     pub fn lowest_start(self, id: TaskId) -> Uuid {
         if self == Self::WIDEST { Uuid::nil() } else { ids::floor_of(id.due_at().minus(self.width()).max(Timestamp::EPOCH)) }
     }
 }
 
 impl Reach {
-    /// `None` for no ids at all.
+    /// Returns `None` when there are no ids.
     pub fn of(ids: impl Iterator<Item = TaskId> + Clone) -> Option<Self> {
         let (from, to) = (ids.clone().min()?, ids.max()?);
         Some(Self { span: Span::of_width(to.due_at().since(from.due_at())), from, to })

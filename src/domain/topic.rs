@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// A name that Kafka accepts: 1 to 249 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`. Cheap to clone.
+/// A topic name that Kafka accepts: 1 to 249 characters of `a-z A-Z 0-9 . _ -`, and neither `.` nor
+/// `..`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
 
-/// Kafka's own bound: 255 bytes of a file name less the partition's suffix.
+/// Kafka's limit: a file name of 255 bytes, minus the suffix for the partition.
 const LENGTH_MAX: usize = 249;
 
 const INTERNAL: [&str; 4] = ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
@@ -43,12 +44,12 @@ impl TopicName {
         Ok(Self(name.into()))
     }
 
-    /// A name that was checked when it was stored.
+    /// Wraps a name that was checked before it was stored.
     pub fn stored(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// True of Kafka's own topics: nobody else may write to them.
+    /// Returns true for Kafka's internal topics, to which no client may write.
     pub fn is_internal(&self) -> bool {
         INTERNAL.contains(&self.as_str())
     }

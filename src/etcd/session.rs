@@ -26,15 +26,15 @@ use crate::shutdown::{Failure, Tasks};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Not wanted.
+    /// No session is wanted.
     Ended,
-    /// Wanted, and etcd does not have it; it is tried for.
+    /// A session is wanted and etcd does not have it; the task is trying to get one.
     Lost,
-    /// The key is there and stays.
+    /// The key exists and is kept alive.
     Held,
 }
 
-/// The handle of the session. Setting is all it does; a task of its own carries it out.
+/// The handle of the session. It only sets what is wanted; a background task carries it out.
 #[derive(Clone, Debug)]
 pub struct Session {
     wanted: watch::Sender<Option<Member>>,
@@ -60,7 +60,7 @@ impl Session {
         Self { wanted, state }
     }
 
-    /// Has the key say `member` from now on; starts the session when there is none.
+    /// Publishes `member` as the value of the key from now on. Starts the session if there is none.
     pub fn announce(&self, member: Member) {
         self.wanted.send_if_modified(|wanted| {
             let is_new = wanted.as_ref() != Some(&member);
@@ -69,12 +69,12 @@ impl Session {
         });
     }
 
-    /// Ends the session without waiting for it. What cannot be revoked runs out by itself within the TTL.
+    /// Ends the session without waiting. A lease that cannot be revoked expires within the TTL.
     pub fn end(&self) {
         self.wanted.send_if_modified(|wanted| wanted.take().is_some());
     }
 
-    /// Ends the session; true when etcd has revoked it, or has none, within `deadline`.
+    /// Ends the session. Returns true when etcd has revoked it, or has none, within `deadline`.
     pub async fn end_session(&self, deadline: Duration) -> bool {
         self.end();
         let mut state = self.state.clone();
@@ -105,7 +105,7 @@ impl Keeper {
         let mut endpoints = Endpoints::new(&self.settings);
         let mut contact = Contact::new("the session");
         while !stopping.is_cancelled() {
-            // Cutting a turn off leaves a lease behind at worst, and that runs out.
+            // A turn that is cut off leaves a lease behind at worst, and the lease expires.
             let turn = tokio::select! {
                 () = stopping.cancelled() => break,
                 turn = self.turn(&mut endpoints, &mut contact) => turn,
@@ -126,12 +126,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Brings etcd from what it has to what is wanted, and keeps it there until that changes (`Ok`) or a call fails.
+    /// Brings etcd to the wanted state, and keeps it there until that state changes (`Ok`) or a
+    /// call fails.
     async fn turn(&mut self, endpoints: &mut Endpoints, contact: &mut Contact) -> Result<(), Error> {
         if self.wanted.borrow_and_update().is_none() {
             self.revoke(endpoints).await;
             self.set(State::Ended);
-            // An error means that nobody can want it any more.
+            // An error means that all handles are gone.
             if self.wanted.wait_for(Option::is_some).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -146,7 +147,7 @@ impl Keeper {
         self.keep(client, lease, keeping).await
     }
 
-    /// The lease that is still there, else a new one.
+    /// Returns the lease that is still alive, or a new one.
     async fn grant(&mut self, client: &mut Client) -> Result<i64, Error> {
         let deadline = self.settings.deadline();
         if let Some(lease) = self.lease {
@@ -158,7 +159,7 @@ impl Keeper {
         let asked = i64::try_from(self.settings.ttl().as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let grant = client.lease_grant(asked, None);
         let granted = within(deadline, "start a session", grant).await?;
-        // It grants no less than 1.5 times its election timeout.
+        // etcd grants at least 1.5 times its election timeout.
         if granted.ttl() > asked && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
@@ -180,7 +181,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Keeps the lease alive and the key as wanted, until the session is not wanted any more.
+    /// Keeps the lease alive and the key as wanted, until the session is no longer wanted.
     async fn keep(
         &mut self,
         mut client: Client,
@@ -195,7 +196,7 @@ impl Keeper {
                     }
                     true
                 }
-                // A key of this node's that has vanished was deleted by somebody, or went with its lease.
+                // If the key of this node has vanished, it was deleted, or its lease expired.
                 Ok(()) = self.view.changed() => self.is_missing(),
                 () = clock::sleep(self.settings.pulse()) => false,
             };
@@ -209,7 +210,7 @@ impl Keeper {
     async fn pulse(&self, keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<(), Error> {
         const WHAT: &str = "keep the session alive";
         let exchange = async {
-            // This only queues the question; the answer is what counts.
+            // This call only queues the request; the answer decides.
             keeper.keep_alive().await?;
             answers.message().await
         };
@@ -224,7 +225,7 @@ impl Keeper {
         matches!(&*self.view.borrow_and_update(), View::Members(members) if !members.contains_key(&self.node))
     }
 
-    /// Revokes the lease if there is one; what cannot be revoked runs out.
+    /// Revokes the lease if there is one. A lease that cannot be revoked expires.
     async fn revoke(&mut self, endpoints: &mut Endpoints) {
         let Some(lease) = self.lease.take() else { return };
         let revoke = async {

@@ -1,14 +1,14 @@
-//! Where etcd is, and the times that follow from the TTL.
+//! Addresses and credentials of etcd, and the times that follow from the TTL.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How a node proves to etcd who it is.
+/// The credentials of a node.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
     /// A user and its password.
     pub login: Option<(String, String)>,
-    /// A certificate, with those that vouch for it, and its key, both in PEM. Shown to `https://` endpoints.
+    /// A certificate with its chain, and its key, both in PEM. Shown to `https://` endpoints.
     pub identity: Option<(String, String)>,
 }
 
@@ -18,7 +18,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where etcd is, and what the keys of the cluster begin with.
+/// The endpoints of etcd, and the prefix of the cluster's keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     endpoints: Vec<String>,
@@ -28,13 +28,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// `endpoints`: `host:port` or URLs, at least one. `prefix`: the cluster's name, under which `nodes/<node>` are the keys. `ttl`: how long a key
-    /// outlives its node; whole seconds for etcd, rounded up.
+    /// `endpoints` are `host:port` or URLs, at least one. `prefix` is the name of the cluster; its
+    /// keys are `<prefix>/nodes/<node>`. `ttl` is how long a key outlives its node, rounded up to
+    /// whole seconds for etcd.
     pub fn new(endpoints: Vec<String>, prefix: &str, ttl: Duration, credentials: Credentials) -> Self {
         Self { endpoints, prefix: prefix.to_owned(), ttl, credentials }
     }
 
-    /// One endpoint after the other, for ever.
+    /// Returns the endpoints in turns.
     pub(super) fn endpoint(&self, turn: usize) -> &str {
         self.endpoints.get(turn % self.endpoints.len().max(1)).map_or("", String::as_str)
     }
@@ -51,12 +52,13 @@ impl Settings {
         format!("{}/nodes/", self.prefix)
     }
 
-    /// For one call. Half a TTL: a slower answer is of no use for saying who is here, and two tries fit into the life of a session.
+    /// The deadline of one call: half a TTL. A slower answer is of no use for membership, and two
+    /// attempts fit into the life of a session.
     pub(super) fn deadline(&self) -> Duration {
         self.ttl / 2
     }
 
-    /// Between two signs of life of the session, and of the watch.
+    /// The interval between two keep-alives of the session, and of the watch.
     pub(super) fn pulse(&self) -> Duration {
         self.ttl / 6
     }

@@ -1,4 +1,4 @@
-//! The registry of a process, and its text for Prometheus.
+//! The registry of a process, and its text format for Prometheus.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use super::Registry;
 use super::logging::Lost;
 use super::process::Process;
 
-/// What [`encode`] writes.
+/// The content type of the text that [`encode`] returns.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A registry that already knows the build, the process and its log.
+/// Creates a registry with the metrics of the build, the process and its log.
 pub fn registry(version: &'static str, commit: &'static str) -> Registry {
     let mut registry = Registry::default();
     let build = Info::new([("version", version), ("commit", commit)]);
@@ -22,7 +22,7 @@ pub fn registry(version: &'static str, commit: &'static str) -> Registry {
     registry
 }
 
-/// All metrics as text, of type [`CONTENT_TYPE`].
+/// Returns all metrics as text of type [`CONTENT_TYPE`].
 pub fn encode(registry: &Registry) -> Result<String, fmt::Error> {
     let mut text = String::new();
     text::encode(&mut text, registry)?;

@@ -1,27 +1,28 @@
-//! What the metrics of all components are made of: histograms with the same buckets for the same kind of thing, so that panels can be laid side by
-//! side, and a gauge of what is there just now.
+//! Shared instruments: histograms with the same buckets for the same kind of quantity, so that
+//! panels are comparable, and a gauge of current amounts.
 
 use super::{Gauge, Histogram};
 
-/// For what a statement, a request or a batch takes: 100 us to 10 s.
+/// Buckets for statements, requests and batches: 100 us to 10 s.
 const DURATION_SECONDS: [f64; 16] =
     [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// For lateness: 1 ms to 1 h, fine where the promise is and coarse where an outage is.
+/// Buckets for lateness: 1 ms to 1 h, fine in the promised range and coarse in that of outages.
 const LATENESS_SECONDS: [f64; 18] =
     [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0];
 
-/// A histogram of durations, in seconds.
+/// Creates a histogram of durations in seconds.
 pub fn durations() -> Histogram {
     Histogram::new(DURATION_SECONDS)
 }
 
-/// A histogram of lateness, in seconds.
+/// Creates a histogram of lateness in seconds.
 pub fn lateness() -> Histogram {
     Histogram::new(LATENESS_SECONDS)
 }
 
-/// Counts something for as long as it lives, however it ends: a stream of HTTP/2 that is reset drops its request where it stands.
+/// Counts something for as long as it lives, however it ends: an HTTP/2 stream that is reset drops
+/// its request at any point.
 #[derive(Debug)]
 pub struct Counted {
     gauge: Gauge,

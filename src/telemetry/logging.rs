@@ -1,4 +1,4 @@
-//! Logs, to stderr. Payloads and keys never get here: no line is given them.
+//! Logs to stderr. No log line contains a payload or a key.
 
 mod lines;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 pub(super) use self::lines::Lost;
 pub use self::lines::{flush, uncouple};
 
-/// How the logs look and what gets into them.
+/// Format and filter of the logs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     filter: String,
@@ -19,13 +19,13 @@ pub struct Settings {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// One line for people.
+    /// One line of text per event, for people.
     Text,
-    /// One JSON object a line, for machines.
+    /// One JSON object per line, for machines.
     Json,
 }
 
-/// What is wrong with one of the settings.
+/// A problem with one of the settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
     pub flag: &'static str,
@@ -33,17 +33,18 @@ pub struct Wrong {
 }
 
 impl Settings {
-    /// `filter` is a level or a list of `target=level`; `format` is `text` or `json`.
+    /// `filter` is a level or a list of `target=level`. `format` is `text` or `json`.
     pub fn new(filter: &str, format: &str) -> Result<Self, Wrong> {
         let wrong = |text: String| Wrong { flag: "--log", text };
-        // A blank beside a level would make it the name of a part of the program.
+        // A space beside a level would make it the name of a target.
         let directives: Vec<&str> = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
         if directives.is_empty() {
             return Err(wrong(
                 "it is empty: a level (error, warn, info, debug, trace, off) or target=level is wanted".to_owned(),
             ));
         }
-        // What is no level would be taken for such a name, and all other lines would be missing without a word.
+        // A word that is not a level would be taken for a target, and all other lines would be
+        // missing silently.
         let mut bare = directives.iter().filter(|directive| !directive.contains(['=', '[']));
         if let Some(other) = bare.find(|directive| directive.parse::<LevelFilter>().is_err()) {
             return Err(wrong(format!(
@@ -60,7 +61,8 @@ impl Settings {
         Ok(Self { filter, format })
     }
 
-    /// A level alone is that of this program and its Kafka client: the libraries' own lines would bury them.
+    /// A level alone applies to this program and its Kafka client: lines of other libraries would
+    /// bury them.
     fn directives(&self) -> String {
         match self.filter.parse::<LevelFilter>() {
             Ok(level) if level > LevelFilter::WARN => format!("warn,punctual={level},librdkafka={level}"),
@@ -69,12 +71,13 @@ impl Settings {
     }
 }
 
-/// Starts the logs of this process; when they were started before, nothing changes.
+/// Starts the logs of this process. A second call changes nothing.
 pub fn start(settings: &Settings) {
     let layer = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(settings.directives()))
         .with_writer(|| lines::Writer)
-        // A line that cannot be written would be told of on the same stderr, with a panic: whoever reads the logs may go, and the node must not go with them.
+        // A failed write would be reported on the same stderr, with a panic. The reader of the logs
+        // may go away, and the node must survive that.
         .log_internal_errors(false);
     let started = match settings.format {
         Format::Text => layer.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),

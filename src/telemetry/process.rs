@@ -1,4 +1,5 @@
-//! Memory, processor time and start of this process, read from `/proc` when somebody asks. Elsewhere than on Linux they are absent.
+//! Memory, CPU time and start time of this process, read from `/proc` at each scrape. Absent on
+//! systems other than Linux.
 
 use std::fmt;
 use std::fs;
@@ -10,7 +11,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Unit;
 
-/// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built for, whatever its kernel ticks at.
+/// Linux reports process times in ticks of 1/100 s on every supported platform, whatever the tick
+/// of its kernel.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(super) struct Process;
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Times {
     cpu_seconds: f64,
-    /// Since the machine was started.
+    /// Seconds since the machine was started.
     started_seconds: f64,
 }
 
@@ -54,7 +56,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
 }
 
 fn times(stat: &str) -> Option<Times> {
-    // The name of the program stands in brackets and may itself hold spaces and brackets; the third field follows the last one.
+    // The name of the program is in brackets and may contain spaces and brackets. The third field
+    // follows the last bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let ticks = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<f64>().ok();

@@ -1,10 +1,10 @@
-//! A length of time as people write it, in settings, in flags and in what is told of them.
+//! Durations as people write them, in settings, flags and messages.
 
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
-/// Nanoseconds, and what they are called; days are 24 hours.
+/// Units in nanoseconds. A day has 24 hours.
 const UNITS: [(u128, &str); 7] = [
     (86_400_000_000_000, "d"),
     (3_600_000_000_000, "h"),
@@ -15,11 +15,12 @@ const UNITS: [(u128, &str); 7] = [
     (1, "ns"),
 ];
 
-/// `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`); days are 24 hours. The error says what would be right.
+/// Parses `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`). A day has 24 hours. The error says what
+/// would be right.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
     let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
-    // Months and years are refused here: they have no fixed length.
+    // Months and years are refused because they have no fixed length.
     let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_has_months_or_years| wrong())?;
     Duration::try_from(signed).map_err(|_is_negative| wrong())
 }

@@ -1,10 +1,10 @@
-//! What is said only so often.
+//! Throttles repeated log lines.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
-/// Lets something through once in so long.
+/// Lets one event through per interval.
 #[derive(Debug)]
 pub struct Seldom {
     every: Duration,
@@ -16,7 +16,7 @@ impl Seldom {
         Self { every, last_at: None }
     }
 
-    /// True when nothing was let through for so long; then this is.
+    /// Returns true when no event was let through within the interval.
     pub fn lets_through(&mut self, now: Monotonic) -> bool {
         let is_time = self.last_at.is_none_or(|at| now.since(at) >= self.every);
         if is_time {
@@ -25,7 +25,7 @@ impl Seldom {
         is_time
     }
 
-    /// Begins anew; true when something was let through before.
+    /// Resets the throttle. Returns true when an event was let through before.
     pub fn reset(&mut self) -> bool {
         self.last_at.take().is_some()
     }
