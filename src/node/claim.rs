@@ -1,4 +1,5 @@
-//! The claim loops: each claims from its part of the node's shards, by the rules of [`crate::engine::claiming`].
+//! The claim loops. Each loop claims from its part of the node's shards, by the rules of
+//! [`crate::engine::claiming`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,29 +22,32 @@ use crate::postgres::Error;
 use crate::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::Failure;
 
-/// Waits after a failed claim, from the first to the last.
+/// Pauses after failed claims, from the first to the longest.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// More ids than this in quarantine are not passed by any longer: something else is wrong.
+/// Maximum number of quarantined ids that claims skip. More of them mean that something else is
+/// wrong.
 const QUARANTINE_MAX: usize = 1_000;
 
-/// How often the loops look.
+/// How often the claim loops look.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// While much is due.
+    /// While many tasks are due.
     pub tick: Duration,
-    /// While little is due: each claim costs Postgres the same whether it takes one task or fifty, and so does the settle of its batch.
+    /// While few tasks are due. A claim and the settle of its batch cost Postgres the same for one
+    /// task as for fifty.
     pub tick_calm: Duration,
-    /// While nothing is near: the window leaves time for it.
+    /// While no task is near. The window leaves time for it.
     pub tick_idle: Duration,
     pub loop_count: usize,
 }
 
-/// A claim of so many tasks is worth its cost: fewer at a tick, and the next one waits for more.
+/// A claim of this many tasks is worth its cost. After a smaller one, the next claim waits longer.
 const ROWS_CALM: u32 = 250;
 
 impl Pace {
-    /// From the beginning of one look that took `got` tasks to that of the next.
+    /// Returns the time from the beginning of a look that took `got` tasks to the beginning of the
+    /// next.
     fn after(&self, got: u64) -> Duration {
         let got = u32::try_from(got.max(1)).unwrap_or(u32::MAX);
         let stretched = self.tick_calm.saturating_mul(ROWS_CALM) / got;
@@ -62,26 +66,27 @@ pub struct Claimer {
     draining: CancellationToken,
     claims: Claims,
     claiming: Claiming,
-    /// What is due in `task_far`: it has strips only.
+    /// Claims from `task_far`. It only has deferred ranges.
     far: Claiming,
-    /// The node's shards.
+    /// The shards of the node.
     shards: Vec<Shard>,
-    /// This loop's part of them.
+    /// The shards of this loop.
     mine: Vec<i16>,
-    /// The shards that are not this node's: the first loop looks after what is long overdue there. Its own shards have loops that sweep them, and whoever comes
-    /// second reads through all that the first has taken.
+    /// Shards of other nodes: the first loop claims long-overdue tasks there. Other loops of this
+    /// node sweep the node's own shards, and a second reader would scan all dead rows that the
+    /// first one left.
     others: Vec<i16>,
     all: Vec<i16>,
     sweeping: Sweeping,
     sweeping_others: Sweeping,
-    /// The last turn of the front found nothing: look before the next claim.
+    /// The last turn at the watermark found nothing, so the next claim is preceded by a look.
     is_idle: bool,
     retry: Duration,
-    /// What this loop's part of the gauges is: strips, and those that wait for room.
+    /// This loop's part of the gauges: deferred ranges, and those that wait for room.
     shown: [i64; 2],
 }
 
-/// What a loop is made of besides what it shares.
+/// The parts of a loop that are its own.
 #[derive(Debug)]
 pub struct Parts {
     pub pace: Pace,
@@ -129,8 +134,9 @@ impl Claimer {
                     self.progress.end(self.index);
                     return Ok(());
                 }
-                // Each insert nudges while a topic takes nothing, or there is no room: a turn for each of them would be as many claims as there are inserts. Nor
-                // does it cut the pause after a failure short.
+                // While a topic is unavailable or there is no room, every insert sends a wake-up. A
+                // turn for each would make as many claims as there are inserts. Wake-ups do not
+                // shorten the pause after a failure, either.
                 () = self.shared.calls.late.arrival(), if self.index == 0 && self.retry == RETRY_MIN && self.now().is_some() => {
                     clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
                 }
@@ -181,7 +187,8 @@ impl Claimer {
         wait
     }
 
-    /// This loop's part of the node's shards: every n-th of them. Of those that are not the node's, the first loop has all.
+    /// Takes this loop's part of the node's shards: every n-th of them. The first loop also gets
+    /// all shards of other nodes.
     fn take_in_shards(&mut self) {
         {
             let bulletin = self.bulletin.borrow_and_update();
@@ -199,7 +206,7 @@ impl Claimer {
         self.ask_for_sweeps();
     }
 
-    /// The cluster's clock, while claims may be made.
+    /// Returns the cluster's time while claims are allowed.
     fn now(&self) -> Option<Timestamp> {
         self.shared.clock.now().filter(|_| self.shared.gate.may_claim())
     }
@@ -209,7 +216,7 @@ impl Claimer {
         self.sweeping_others.ask();
     }
 
-    /// One turn: the front as far as it is due, then a little of what was set aside.
+    /// Runs one turn: claims at the watermark up to now + window, then some of the deferred ranges.
     async fn turn(&mut self) -> Result<Next, Error> {
         let Some(now) = self.now() else { return Ok(Next::Idle) };
         if self.index == 0 {
@@ -218,7 +225,8 @@ impl Claimer {
             }
         }
         if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
-            // It has lost its shards for that, and gets them back when a claim succeeds: this one, of nothing.
+            // The loop lost its shards because its claims failed. It gets them back when a claim
+            // succeeds: this empty one.
             self.claim_nothing(now).await?;
         }
         if self.mine.is_empty() && self.index > 0 {
@@ -246,7 +254,8 @@ impl Claimer {
         })
     }
 
-    /// Claims behind the front until the next tick is due; true when there is more and room for it.
+    /// Claims deferred ranges until the next tick is due. Returns true when there is more, and room
+    /// for it.
     async fn claim_aside(&mut self, now: Timestamp) -> Result<bool, Error> {
         let began_at = clock::monotonic();
         while clock::monotonic().since(began_at) < self.pace.tick {
@@ -266,7 +275,7 @@ impl Claimer {
         Ok(true)
     }
 
-    /// The gauges are of all loops together: each puts its own part in.
+    /// Updates the gauges. They are sums over all loops: each loop adds its own part.
     fn show(&mut self) {
         let strips = self.claiming.strip_count() + self.far.strip_count();
         let passed = self.claiming.passed_count() + self.far.passed_count();
@@ -277,7 +286,8 @@ impl Claimer {
         }
     }
 
-    /// Looks behind the front: own shards always; the first loop also looks after what is long overdue in the shards of others.
+    /// Starts a sweep of this loop's shards. The first loop also sweeps the shards of other nodes
+    /// for long-overdue tasks.
     async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
         self.show();
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
@@ -301,7 +311,8 @@ impl Claimer {
         Ok(())
     }
 
-    /// The quarantine, and what is due in the far table. The front does not wait for somebody's lock on one of them: the next sweep looks again.
+    /// Reads the quarantine and finds due tasks in the far table. The watermark does not wait for a
+    /// lock on one of them: the next sweep looks again.
     async fn look_aside(&mut self, now: Timestamp) -> Result<(), Error> {
         for looked in [self.load_quarantine().await, self.plan_far(now).await] {
             match looked {
@@ -315,7 +326,7 @@ impl Claimer {
         Ok(())
     }
 
-    /// What is due in `task_far`: no node was there to move it in time.
+    /// Finds due tasks in `task_far`, which no node was there to move in time.
     async fn plan_far(&mut self, now: Timestamp) -> Result<(), Error> {
         if self.far.strip_count() > 0 {
             return Ok(());
@@ -333,7 +344,7 @@ impl Claimer {
         Ok(())
     }
 
-    /// Makes one claim; how many tasks it took.
+    /// Makes one claim and returns the number of tasks that it took.
     async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let (left_out, full) = {
@@ -363,7 +374,7 @@ impl Claimer {
         self.shared.holdings.ask_for(batch);
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
-        // A slow disk is no wedged loop.
+        // A loop that waits for a slow disk is not wedged.
         self.progress.tick(self.index);
         let (claimed, spent) = match answer {
             Ok(Answer { claimed, now, spent }) => {
@@ -422,8 +433,9 @@ impl Claimer {
         self.shared.take_in(batch, Past::Fresh).await;
     }
 
-    /// A claim that failed for what is in it is narrowed down, to one row if need be; any other is tried again. `first`: the lowest id of its range that can be
-    /// read.
+    /// Handles a failed claim. A claim that failed because of a value in a row is narrowed down, to
+    /// one row if necessary; any other is tried again. `first` is the lowest readable id of the
+    /// range.
     async fn failed(&mut self, source: Source, claim: &Claim, first: Option<Uuid>, error: Error) -> Result<u64, Error> {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
@@ -433,7 +445,8 @@ impl Claimer {
             return Ok(0);
         }
         if !error.is_of_the_data() {
-            // What cannot be done within the deadline must not be asked for again as it is, nor before all else.
+            // A claim that missed the deadline must not be repeated unchanged, nor before all
+            // others.
             if matches!(error, Error::Unanswered { .. }) && !claim.is_front() {
                 self.claiming_of(source).gave_way(claim);
             }
@@ -466,7 +479,7 @@ impl Claimer {
     }
 }
 
-/// Nothing, where not even an id can be read.
+/// Returns `None` when not even an id can be read.
 fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> {
     match answer {
         Err(error) if error.is_of_the_data() => Ok(None),
@@ -474,13 +487,13 @@ fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> 
     }
 }
 
-/// When to look again.
+/// When the loop looks again.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Now,
-    /// At the next tick: there may be room then.
+    /// At the next tick, when there may be room.
     Soon,
-    /// At a tick that is the longer the less was got.
+    /// After a pause that is longer the fewer tasks were found.
     Tick {
         got: u64,
     },

@@ -1,7 +1,9 @@
-//! What this node may do just now: claim, publish, adopt; and what it lacks.
+//! The fence: whether this node may claim, publish and adopt at the moment, and why it is not
+//! ready.
 //!
-//! *Doubt*: after a pause longer than its own heartbeat vouches for, a node does not know whether its batches are still its own. It publishes nothing then
-//! until it has asked Postgres (`adopter`).
+//! After a pause longer than its own heartbeat vouches for, a node does not know whether its
+//! batches are still its own. It is fenced then: it publishes nothing until it has asked Postgres
+//! (`adopter`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +21,8 @@ pub struct Gate {
     contact: Contact,
     draining: CancellationToken,
     trust: TrustHandle,
-    /// The generation of trust in which this node last asked which batches are its own; at the start it holds none.
+    /// The generation in which this node last asked which batches are its own. At the start it has
+    /// none.
     checked: AtomicU64,
 }
 
@@ -28,23 +31,23 @@ impl Gate {
         Self { clock, contact, draining, trust, checked: AtomicU64::new(0) }
     }
 
-    /// True while this node's batches are certainly its own.
+    /// Returns true while this node's batches are certainly its own.
     pub fn may_publish(&self) -> bool {
         self.trust.holds(self.checked.load(Ordering::Acquire))
     }
 
-    /// The doubt that is to be cleared, if there is one.
+    /// Returns the generation in which the node must check its batches, if the node is fenced.
     pub fn doubt(&self) -> Option<u64> {
         let generation = self.trust.generation();
         (generation != self.checked.load(Ordering::Acquire)).then_some(generation)
     }
 
-    /// This node has asked which batches are its own, and dropped the others.
+    /// Lifts the fence: the node has asked which batches are its own, and dropped the others.
     pub fn clear(&self, doubt: u64) {
         self.checked.store(doubt, Ordering::Release);
     }
 
-    /// Waits until there is a doubt, and Postgres can be asked about it.
+    /// Waits until the node is fenced and Postgres can be asked.
     pub async fn doubted(&self) {
         let mut trust = self.trust.clone();
         loop {
@@ -59,7 +62,8 @@ impl Gate {
         self.may_adopt() && self.clock.is_steady()
     }
 
-    /// Adopting needs no steady clock: what is in a batch was due within the window of its claim.
+    /// Adopting does not need a steady clock: the tasks of a batch were due within the window of
+    /// its claim.
     pub fn may_adopt(&self) -> bool {
         self.may_publish() && self.has_broker() && !self.draining.is_cancelled()
     }
@@ -68,7 +72,8 @@ impl Gate {
         self.contact.is_held()
     }
 
-    /// What keeps the node from claiming and publishing, besides what its membership says; empty when it is ready.
+    /// Returns why the node can neither claim nor publish, apart from reasons of its membership.
+    /// Empty when it can.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         let mut add = |is_missing: bool, what: Lack, why: String| {

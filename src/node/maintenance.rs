@@ -1,7 +1,9 @@
-//! Upkeep: partitions are made ahead and retired when past, the far tasks moved to their leaves, expired names freed.
+//! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
+//! frees expired names.
 //!
-//! Every node does it, each minute; advisory locks see to it that two do not at the same time, and the catalog tells whoever comes next how far it has
-//! come. An outage is no failure: what is there lasts for days, and the next round goes on.
+//! Every node does it every minute. Advisory locks keep two nodes from doing it at the same time,
+//! and the catalog shows the next node how far the last one came. An outage is not a failure: the
+//! existing partitions last for days, and the next round continues.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,13 +25,15 @@ use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 const PURPOSE: Purpose = Purpose { name: "upkeep", deadline: Duration::from_secs(10), settings: &[] };
-/// After a round that failed, the next one comes no later than this.
+/// Maximum pause after a failed round.
 const RETRY: Duration = Duration::from_secs(5);
-/// Expired names that one transaction frees, and how many of these make a round: what is left waits for the next one.
+/// Maximum number of expired names that one transaction frees, and of such transactions per round.
+/// The rest waits for the next round.
 const NAMES_MAX: usize = 1000;
 const CHUNKS_MAX: usize = 500;
 
-/// Which leaves there are, as the catalog last said: shared by all that insert, claim or sweep. Cheap to read.
+/// The leaves that exist, as the catalog last showed them. Shared by everything that inserts,
+/// claims or sweeps. Cheap to read.
 #[derive(Debug, Default)]
 pub struct Leaves {
     now: RwLock<Attached>,
@@ -42,13 +46,14 @@ struct Attached {
 }
 
 impl Leaves {
-    /// Leaves are attached without a gap from now to here; what is due at or after it belongs in `task_far`. `None` before the first look: nothing can be
-    /// inserted yet.
+    /// Returns the end of the leaves that are attached without a gap from now on. Tasks due at or
+    /// after it belong in `task_far`. `None` before the first look: nothing can be inserted yet.
     pub fn end(&self) -> Option<Timestamp> {
         self.read().end
     }
 
-    /// Start of the oldest leaf: no task in `task` is due before. `None` before the first look.
+    /// Returns the start of the oldest leaf: no task in `task` is due before. `None` before the
+    /// first look.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.read().oldest
     }
@@ -62,7 +67,7 @@ impl Leaves {
         let oldest = attached.first().copied().unwrap_or(now);
         let mut known = self.now.write().unwrap_or_else(PoisonError::into_inner);
         known.oldest = Some(oldest);
-        // Without the leaf of the moment nothing is known of those after it.
+        // Without the leaf of the present, nothing is known about later ones.
         let is_known = end > now;
         known.end = Some(known.end.filter(|_| !is_known).map_or(end, |before| before.max(end)));
     }
@@ -71,7 +76,7 @@ impl Leaves {
 type OfTable = Family<Vec<(&'static str, &'static str)>, Gauge>;
 type CountOfTable = Family<Vec<(&'static str, &'static str)>, Counter>;
 
-/// What is seen of the upkeep from outside.
+/// The metrics of maintenance.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     attached: OfTable,
@@ -94,7 +99,8 @@ impl Metrics {
             &metrics;
         let Self { names_freed, names_prolonged, .. } = &metrics;
         for counters in [retired, finalized, failures] {
-            // From 0 on: an alarm that goes by an increase does not see the first one of a series that begins with it.
+            // Series start at 0: an alert on an increase would miss the first event of a series
+            // that begins with it.
             for parent in Parent::ALL {
                 counters.get_or_create(&label(parent)).inc_by(0);
             }
@@ -150,7 +156,7 @@ fn label(parent: Parent) -> Vec<(&'static str, &'static str)> {
     vec![("table", parent.table())]
 }
 
-/// Makes partitions ahead and moves far tasks.
+/// Creates partitions ahead and moves far tasks.
 #[derive(Debug)]
 pub struct Upkeep {
     rules: Rules,
@@ -169,7 +175,7 @@ impl Upkeep {
     pub async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
         let interval = self.rules.interval();
         loop {
-            // Cut off anywhere, it has done what it has done: each statement commits by itself.
+            // A round may be cut off anywhere, because every statement commits by itself.
             let Some(outcome) = stopping.run_until_cancelled(self.round()).await else { return Ok(()) };
             let pause = match outcome {
                 Ok(()) => interval,
@@ -186,19 +192,21 @@ impl Upkeep {
         }
     }
 
-    /// One round: what is to come is made, and far tasks are moved.
+    /// Runs one round: creates partitions and moves far tasks.
     pub async fn round(&mut self) -> Result<(), Error> {
         let made = self.make_all().await;
-        // A table whose partitions cannot be made must not keep far tasks from the leaves that are there.
+        // A table whose partitions cannot be created must not keep far tasks from the existing
+        // leaves.
         let moved = self.move_far().await;
         made.and(moved)
     }
 
-    /// Makes partitions; true when those of this moment are there for all tables. Before that a node may neither claim nor insert: it would be refused.
+    /// Creates partitions. Returns true when the partitions of the present exist for all tables.
+    /// Before that, a node can neither claim nor insert.
     pub async fn make_all(&mut self) -> Result<bool, Error> {
         let mut outcome = Ok(true);
         for parent in Parent::ALL {
-            // What cannot be made for one table must not keep the others.
+            // A failure for one table must not stop the others.
             outcome = match (outcome, self.make_ahead(parent).await) {
                 (Ok(all), Ok(this)) => Ok(all && this),
                 (Err(error), _) | (_, Err(error)) => Err(error),
@@ -207,7 +215,7 @@ impl Upkeep {
         outcome
     }
 
-    /// True when what is due now has a partition.
+    /// Returns true when tasks that are due now have a partition.
     async fn make_ahead(&mut self, parent: Parent) -> Result<bool, Error> {
         let (census, now) = partitions::take_census(&mut self.connection, parent).await?;
         let missing = self.rules.missing(parent, &census.attached, now);
@@ -238,7 +246,8 @@ impl Upkeep {
 
     async fn move_far(&mut self) -> Result<(), Error> {
         let (census, now) = partitions::take_census(&mut self.connection, Parent::Task).await?;
-        // What is due already is claimed from the far table itself: its leaf may be gone.
+        // Tasks that are due already are claimed from the far table itself, because their leaf may
+        // be gone.
         let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
         let moved = self.mover.round(IdRange::of_times(now, end)).await?;
         self.metrics.far_moved.inc_by(moved.task_count);
@@ -249,14 +258,15 @@ impl Upkeep {
     }
 }
 
-/// How soon it is looked again whether the clock is steady.
+/// Interval between two looks at whether the clock is steady.
 const STEADY_POLL: Duration = Duration::from_secs(1);
 
 fn count(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Frees expired names until `stopping`; not while the clock of Postgres may be wrong, for what is freed is not to be had back.
+/// Frees expired names until `stopping`. Pauses while Postgres's clock may be wrong, because freed
+/// names cannot be restored.
 pub async fn sweep_names(
     names: Arc<Names>,
     clock: Arc<ClusterClock>,
@@ -276,7 +286,8 @@ pub async fn sweep_names(
                     }
                 }
                 Err(error) => {
-                    // An expired name is free before it is swept: nobody waits for this.
+                    // An expired name counts as free before it is deleted, so nobody waits for
+                    // this.
                     tracing::warn!(error = chain(&error), "freeing expired names failed; it is repeated");
                     break;
                 }
@@ -289,14 +300,15 @@ pub async fn sweep_names(
     }
 }
 
-/// Starts the upkeep of the partitions: one task that makes and moves, and one for each table that retires, for a detach may wait for a reader for hours.
+/// Starts the maintenance of partitions: one task that creates and moves, and one task per table
+/// that retires, because a detach may wait hours for a reader.
 pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<ClusterClock>) {
     for parent in Parent::ALL {
         let retirer = Retirer::new(settings, parent, upkeep.rules);
         let retiring = retire(retirer, Arc::clone(clock), parent, upkeep.rules, upkeep.metrics.clone());
         let stopping = tasks.stopping.clone();
         tasks.spawn("retire partitions", async move {
-            // Cut off anywhere, a retirement is taken up again by whoever comes next.
+            // A retirement may be cut off anywhere: the next node continues it.
             stopping.run_until_cancelled(Box::pin(retiring)).await;
             Ok(())
         });
@@ -304,7 +316,7 @@ pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<Clu
     tasks.spawn("keep partitions", upkeep.run(tasks.stopping.clone()));
 }
 
-/// Not while the clock of Postgres may be wrong: what is retired is not to be had back.
+/// Pauses while Postgres's clock may be wrong, because retired partitions cannot be restored.
 async fn retire(mut retirer: Retirer, clock: Arc<ClusterClock>, parent: Parent, rules: Rules, metrics: Metrics) {
     loop {
         if !clock.is_steady() {

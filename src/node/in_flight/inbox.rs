@@ -1,11 +1,12 @@
-//! A box for what may not wait: whoever puts something in never blocks, and whoever empties it takes all at once.
+//! An inbox for items that must not wait: a sender never blocks, and the receiver takes all items
+//! at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Its bound is that of what is put in: what is in flight (tasks that are published again, batches that are complete), topics whose state has changed, ranges
-/// of ids that were inserted late.
+/// The inbox is bounded by its items: tasks and batches in flight, topics whose state has changed,
+/// ranges of late inserts.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     letters: Mutex<Vec<T>>,
@@ -24,7 +25,7 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Puts a letter in. When `count_max` are there it is joined to the last one.
+    /// Adds an item. When `count_max` items are waiting, joins it to the last one.
     pub fn put_or_join(&self, letter: T, count_max: usize, join: impl FnOnce(&T, T) -> T) {
         let mut letters = self.lock();
         if letters.len() < count_max {
@@ -35,12 +36,12 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// All that is there; maybe nothing.
+    /// Takes all items. There may be none.
     pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.lock())
     }
 
-    /// Waits until something is there. Cancel-safe: nothing is taken.
+    /// Waits until there is an item. Cancel-safe: no item is taken.
     pub async fn arrival(&self) {
         while self.is_empty() {
             self.arrived.notified().await;

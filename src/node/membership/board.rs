@@ -1,4 +1,4 @@
-//! Where the outcome is published: shards, owners, and the nodes as people see them.
+//! Publishes the result of the membership: shards, owners, and the nodes as people see them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::etcd;
 use crate::node::messages::{Missing, NodeView};
 use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
 
-/// What one turn has found out.
+/// The findings of one turn.
 pub(super) struct Found<'a> {
     pub answer: &'a Answer,
     pub decision: &'a Decision,
     pub members: BTreeMap<NodeId, etcd::Member>,
-    /// The nodes among which the shards are divided.
+    /// The nodes that share the shards.
     pub nodes: Vec<NodeId>,
-    /// This node's last beat, and when it was sent.
+    /// This node's last heartbeat, and when it was sent.
     pub last: Option<&'a (Beat, Monotonic)>,
     pub is_cut_off: bool,
 }
@@ -28,7 +28,7 @@ pub(super) struct Found<'a> {
 pub(super) struct Board {
     settings: Settings,
     bulletin: watch::Sender<Bulletin>,
-    /// The nodes of the last assignment, and its owners.
+    /// The nodes of the last assignment, and the owners that it gave.
     assigned: (Vec<NodeId>, Vec<NodeId>),
 }
 
@@ -37,7 +37,7 @@ impl Board {
         Self { settings, bulletin, assigned: Default::default() }
     }
 
-    /// Publishes what was found; answers how many shards this node has.
+    /// Publishes the findings. Returns the number of this node's shards.
     pub(super) fn show(&mut self, found: &Found) -> usize {
         if self.assigned.0 != found.nodes {
             self.assigned = (found.nodes.clone(), assign(self.settings.shards, &found.nodes));
@@ -70,7 +70,7 @@ impl Board {
         count
     }
 
-    /// Publishes what this node lacks; nobody is woken for it.
+    /// Publishes why this node is not ready, without waking any receiver.
     pub(super) fn show_missing(&self, missing: Vec<Missing>) {
         self.bulletin.send_if_modified(|bulletin| {
             bulletin.missing = missing;
@@ -78,7 +78,8 @@ impl Board {
         });
     }
 
-    /// This node, then all with a heartbeat or a key in etcd, in the order of their start.
+    /// Returns this node first, then all nodes with a heartbeat or a key in etcd, in the order of
+    /// their start.
     fn nodes(&self, found: &Found, owned: &BTreeMap<NodeId, Vec<Shard>>) -> Vec<NodeView> {
         let answer = found.answer;
         let rows = answer.rows.iter().map(|row| {
@@ -146,19 +147,23 @@ fn of_member(id: NodeId, member: &etcd::Member) -> NodeView {
     }
 }
 
-/// What stands on the board: what the membership has come to. Receivers are woken when the owners or `is_cut_off` change; the rest is as of the last turn.
+/// The published result of the membership. Receivers are woken when the owners or `is_cut_off`
+/// change. The other members are those of the last turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bulletin {
-    /// This node's shards, in order. None before its first heartbeat is committed, and once it has left.
+    /// This node's shards, in order. Empty before its first heartbeat is committed, and after it
+    /// has left.
     pub mine: Vec<Shard>,
-    /// The owner of each shard, in the order of the shards; empty before the first heartbeat.
+    /// The owner of each shard, in the order of the shards. Empty before the first heartbeat.
     pub owners: Vec<NodeId>,
-    /// No broker answers this node while others have contact: it is to purge its producer and to free its batches.
+    /// No broker answers this node while other nodes have contact: it must purge its producer and
+    /// free its batches.
     pub is_cut_off: bool,
-    /// When the last heartbeat that succeeded was sent.
+    /// When the last successful heartbeat was sent.
     pub heartbeat_sent_at: Option<Monotonic>,
-    /// All nodes that have a heartbeat or a key in etcd, this one first.
+    /// All nodes that have a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
-    /// Of `postgres`, `claims`, `batches`, `etcd` and `clock`, what this node lacks. Without etcd it goes on all the same.
+    /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that this node
+    /// does not meet. Without etcd it goes on all the same.
     pub missing: Vec<Missing>,
 }

@@ -1,6 +1,7 @@
-//! Whether the claim loops turn, whether their claims succeed, and whether the node can look after its batches and settle them: a node that is wedged must not go
-//! on saying that it lives, and one that cannot claim must not go on owning shards that others could claim. Nor one that cannot settle: what it publishes stays
-//! with it, until it is full, and is published again should it die.
+//! Records whether the claim loops turn, whether claims and settles succeed, and whether the
+//! adopter can do its work. A wedged node must not go on sending heartbeats. A node that cannot
+//! claim must not keep shards that others could claim. Nor must a node that cannot settle: its
+//! published batches stay with it until it is full, and are published again if it dies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +13,14 @@ use crate::engine::liveness::streak::{Blame, Failing, Streak};
 use crate::error_chain::chain;
 use crate::postgres::Error;
 
-/// How long a loop may be without a turn: above the deadlines of a claim, 5 s to connect and 5 s for the statement.
+/// Maximum time without a turn of a loop. Above the deadlines of a claim: 5 s to connect and 5 s
+/// for the statement.
 pub const STILL_MAX: Duration = Duration::from_secs(15);
 
 const NOT_BEGUN: u64 = 0;
 const ENDED: u64 = u64::MAX;
 
-/// Shared by the loops, which tick, and the heartbeat, which looks.
+/// Shared by the loops, which record their turns, and the heartbeat, which checks them.
 #[derive(Clone, Debug)]
 pub struct Progress {
     loops: Arc<[Loop]>,
@@ -26,25 +28,26 @@ pub struct Progress {
     settles: Arc<Mutex<Streak>>,
 }
 
-/// What is wedged.
+/// The part of the node that is wedged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wedged {
     ClaimLoop(usize),
-    /// The node does not know which batches are its own, publishes nothing until it does, and cannot find out.
+    /// The fenced node cannot find out which batches are its own, and publishes nothing until it
+    /// knows.
     Adopter,
 }
 
-/// How the adopter fares.
+/// The record of the adopter.
 #[derive(Debug, Default)]
 struct Adopter {
     streak: Streak,
-    /// Nothing is published before it succeeds.
+    /// The node is fenced: it publishes nothing before the adopter succeeds.
     has_doubt: bool,
 }
 
 #[derive(Debug)]
 struct Loop {
-    /// Microseconds since the start of the process at its last turn, and one more.
+    /// Microseconds from the start of the process to the last turn, plus one.
     ticked_at: AtomicU64,
     streak: Mutex<Streak>,
 }
@@ -55,22 +58,24 @@ impl Progress {
         Self { loops: (0..loop_count).map(one).collect(), adopter: Arc::default(), settles: Arc::default() }
     }
 
-    /// The loop has made a turn. It counts from its first one on, and must make one each few seconds, with nothing to do as well.
+    /// Records a turn. A loop counts from its first turn on, and must make one every few seconds
+    /// even when it has nothing to do.
     pub fn tick(&self, loop_index: usize) {
         self.tick_at(loop_index, clock::monotonic());
     }
 
-    /// The loop has ended in good order and does not count any more.
+    /// Records that the loop has ended properly and no longer counts.
     pub fn end(&self, loop_index: usize) {
         self.store(loop_index, ENDED);
     }
 
-    /// False until each loop has made its first turn: shards that this node was given before would be claimed by nobody.
+    /// Returns false until every loop has made its first turn: until then, nobody would claim from
+    /// the shards of this node.
     pub fn has_begun(&self) -> bool {
         self.loops.iter().all(|one| one.ticked_at.load(Ordering::Relaxed) != NOT_BEGUN)
     }
 
-    /// What has stood still for so long that this node counts as wedged.
+    /// Returns the part that has stood still for so long that the node counts as wedged.
     pub fn wedged(&self, now: Monotonic) -> Option<Wedged> {
         let oldest = micros(now).saturating_sub(micros(Monotonic::from_start(STILL_MAX)));
         let still = self.loops.iter().position(|one| {
@@ -85,36 +90,38 @@ impl Progress {
         still.map(Wedged::ClaimLoop).or_else(|| is_stuck().then_some(Wedged::Adopter))
     }
 
-    /// The adopter has looked after the node's batches.
+    /// Records a success of the adopter.
     pub fn adopter_succeeded(&self) {
         *self.adopter() = Adopter::default();
     }
 
-    /// It could not. `has_doubt`: this node publishes nothing until it can.
+    /// Records a failure of the adopter. `has_doubt` means that the node is fenced and publishes
+    /// nothing until the adopter succeeds.
     pub fn adopter_failed(&self, error: &Error, has_doubt: bool) {
         let mut adopter = self.adopter();
         adopter.streak.failed(chain(error), blame_of(error), clock::monotonic());
         adopter.has_doubt = has_doubt;
     }
 
-    /// Why the adopter has failed for long, if it has.
+    /// Returns why the adopter has failed for long, if it has.
     pub fn failing_adopter(&self, now: Monotonic) -> Option<Failing> {
         self.adopter().streak.failing(now).cloned()
     }
 
-    /// Batches were settled.
+    /// Records a successful settle.
     pub fn settle_succeeded(&self) {
         *self.settles() = Streak::default();
     }
 
-    /// They could not be. What fails for the values in it says nothing of this node: no other one could settle it.
+    /// Records a failed settle. A failure because of a value says nothing about this node: no other
+    /// node could settle the batch either.
     pub fn settle_failed(&self, error: &Error) {
         if !error.is_of_the_data() {
             self.settles().failed(chain(error), blame_of(error), clock::monotonic());
         }
     }
 
-    /// Why settles have failed for long, if they have.
+    /// Returns why settles have failed for long, if they have.
     pub fn failing_settles(&self, now: Monotonic) -> Option<Failing> {
         self.settles().failing(now).cloned()
     }
@@ -127,19 +134,20 @@ impl Progress {
         self.adopter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the claims of the loop fare; `None` when there is no such loop.
+    /// Returns the streak of a loop, or `None` when there is no such loop.
     pub fn streak(&self, loop_index: usize) -> Option<MutexGuard<'_, Streak>> {
         Some(self.loops.get(loop_index)?.streak.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Postgres was away from `since` on: no loop is to blame for that.
+    /// Forgives failures since `since`, when an outage of Postgres began.
     pub fn forgive(&self, since: Monotonic) {
         self.streaks().for_each(|mut streak| streak.forgive(since));
         self.adopter().streak.forgive(since);
         self.settles().forgive(since);
     }
 
-    /// The claims that fail for long: of the loops with such claims, the one that may be alone with it, and then the one with the oldest failure.
+    /// Returns the claims that have failed for long. Among several loops, one that may be alone
+    /// with its failure comes first, then the one with the oldest failure.
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
         self.streaks().filter_map(|streak| streak.failing(now).cloned()).min_by_key(|failing| (failing.blame, failing.since))
     }
@@ -159,7 +167,7 @@ impl Progress {
     }
 }
 
-/// Whom a failure of Postgres meets.
+/// Returns which nodes a Postgres failure affects.
 pub fn blame_of(error: &Error) -> Blame {
     if error.is_of_a_lock() {
         Blame::Lock

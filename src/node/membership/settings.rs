@@ -1,4 +1,4 @@
-//! What the membership is given.
+//! The settings and parts of the membership.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::domain::{NodeId, ShardCount, Timestamp};
 use crate::engine::liveness::broker::BrokerContact;
 use crate::{etcd, postgres};
 
-/// Who this node is, and what the cluster agrees on.
+/// The identity of this node, and the settings of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     pub node: NodeId,
@@ -21,19 +21,19 @@ pub struct Settings {
     pub address: String,
     pub version: String,
     pub started_at: Timestamp,
-    /// Of sessions and heartbeats.
+    /// The TTL of sessions and heartbeats.
     pub ttl: Duration,
     pub shards: ShardCount,
 }
 
-/// What the membership works with.
+/// The parts of the membership.
 pub struct Parts {
     pub postgres: postgres::Settings,
-    /// None: this node must be alone.
+    /// `None`: this node must be alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     pub clock: Arc<ClusterClock>,
     pub progress: Progress,
-    /// Asked before each heartbeat; must answer at once.
+    /// Called before each heartbeat. It must answer at once.
     pub broker: Arc<dyn Fn() -> BrokerContact + Send + Sync>,
     pub metrics: Metrics,
 }

@@ -1,4 +1,4 @@
-//! Trust, as the heartbeats give it to whoever publishes.
+//! Tells the publisher whether the node's heartbeats still vouch for its batches.
 
 use std::time::Duration;
 
@@ -8,18 +8,20 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::engine::liveness::trust::Trust;
 
-/// Whether what this node holds is certainly still its own.
+/// Tells whether the batches of this node are certainly still its own.
 ///
-/// What it held when the adopter last asked Postgres is its own while [`holds`](Self::holds) says so. When it does not, nothing is published, and the adopter
-/// waits with [`regained`](Self::regained), *then* asks Postgres which batches are still its own, gives up the others, and goes on with
-/// the new generation. At the start it holds nothing, and the generation is 0.
+/// Batches that were its own when the adopter last asked Postgres are still its own while
+/// [`holds`](Self::holds) returns true. When it returns false, the node is fenced: it publishes
+/// nothing. The adopter waits for [`regained`](Self::regained), *then* asks Postgres which batches
+/// are still its own, gives up the others, and continues with the new generation. At the start the
+/// node has no batches, and the generation is 0.
 #[derive(Clone, Debug)]
 pub struct TrustHandle {
     rule: Trust,
     pulse: watch::Receiver<Pulse>,
 }
 
-/// The side of the heartbeats.
+/// The side that the heartbeats update.
 #[derive(Debug)]
 pub(super) struct TrustSource {
     rule: Trust,
@@ -39,25 +41,28 @@ pub(super) fn channel(ttl: Duration) -> (TrustSource, TrustHandle) {
 }
 
 impl TrustHandle {
-    /// Rises when this node had been declared dead, or was without a heartbeat for longer than trust lasts.
+    /// Returns the generation. It increases when the node had been declared dead, or was without a
+    /// heartbeat for too long.
     pub fn generation(&self) -> u64 {
         self.pulse.borrow().generation
     }
 
-    /// True while what was this node's own by a check in generation `checked` certainly still is.
+    /// Returns true while the batches that were this node's own by a check in generation `checked`
+    /// certainly still are.
     pub fn holds(&self, checked: u64) -> bool {
         let pulse = *self.pulse.borrow();
         pulse.generation == checked && self.rule.is_trusted(pulse.sent_at, clock::monotonic())
     }
 
-    /// Waits for the next heartbeat. Never, once the membership has ended.
+    /// Waits for the next heartbeat. Never returns once the membership has ended.
     pub async fn changed(&mut self) {
         if self.pulse.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until a heartbeat vouches for this node again; answers the generation in which to check. Never, once the membership has ended.
+    /// Waits until a heartbeat vouches for this node again, and returns the generation to check in.
+    /// Never returns once the membership has ended.
     pub async fn regained(&mut self) -> u64 {
         let rule = self.rule;
         let generation = self
@@ -74,10 +79,12 @@ impl TrustHandle {
 }
 
 impl TrustSource {
-    /// A heartbeat of `sent_at` was answered at `now`; true when a new generation begins with it.
+    /// Records that the heartbeat sent at `sent_at` was answered at `now`. Returns true when a new
+    /// generation begins with it.
     pub(super) fn renew(&self, sent_at: Monotonic, is_revived: bool, now: Monotonic) -> bool {
         let mut is_new = false;
-        // Both at once: nobody sees the new trust with the old generation.
+        // Both change at once, so that no reader combines the new heartbeat with the old
+        // generation.
         self.pulse.send_modify(|pulse| {
             let has_lapsed = pulse.sent_at.is_some() && !self.rule.is_trusted(pulse.sent_at, now);
             is_new = is_revived || has_lapsed;

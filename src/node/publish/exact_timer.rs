@@ -1,4 +1,5 @@
-//! A timer to the microsecond, for the thread of the wheel: tokio's own rounds up to the next millisecond and adds about one.
+//! A timer with microsecond precision for the thread of the wheel. tokio's timer rounds up to the
+//! next millisecond and adds about one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One deadline at a time.
+/// A timer with one deadline at a time.
 #[derive(Debug)]
 pub struct ExactTimer {
     descriptor: AsyncFd<OwnedFd>,
@@ -26,7 +27,7 @@ impl ExactTimer {
         Ok(Self { descriptor: AsyncFd::with_interest(descriptor, Interest::READABLE)? })
     }
 
-    /// Waits for `span`, at least. Cancel-safe: the next call sets a deadline of its own.
+    /// Waits for at least `span`. Cancel-safe: the next call sets its own deadline.
     pub async fn wait(&self, span: Duration) -> io::Result<()> {
         // Zero would disarm the timer.
         let span = span.max(Duration::from_micros(1));
@@ -36,7 +37,7 @@ impl ExactTimer {
         timerfd_settime(self.descriptor.get_ref(), TimerfdTimerFlags::empty(), &once)?;
         loop {
             let mut ready = self.descriptor.readable().await?;
-            // A read that would block: the readiness was that of an earlier deadline.
+            // A read that would block means that the readiness came from an earlier deadline.
             match rustix::io::read(self.descriptor.get_ref(), &mut [0_u8; 8]) {
                 Ok(_expirations) => return Ok(()),
                 Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),

@@ -1,9 +1,12 @@
-//! Looks after the batches that nobody publishes: this node's own whose claim was not answered, and those of dead nodes.
+//! Takes care of batches that nobody publishes: this node's own batches whose claims got no answer,
+//! and batches of dead nodes.
 //!
-//! Each second, and when a member leaves, the node asks Postgres which unsettled batches are its own, and holds them against its books:
+//! Every second, and when a member leaves, the node asks Postgres which unsettled batches are its
+//! own, and compares them with its registry:
 //!
-//! - unknown, twice running: the claim committed although its answer was lost. It is loaded and published.
-//! - settled a moment ago: a crash of Postgres undid the settle. It is repeated.
+//! - Unknown in two looks running: the claim committed although its answer was lost. The batch is
+//!   loaded and published.
+//! - Settled a moment ago: a crash of Postgres undid the settle. The settle is repeated.
 //!
 //! Then it adopts batches without a living owner, as far as there is room, and loads them.
 
@@ -30,19 +33,21 @@ use crate::postgres::tasks::adopt::{Adoptions, BATCHES_MAX};
 use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// After a look that failed: a doubt that cannot be cleared must not become a storm of questions.
+/// Pause after a failed look, so that a fence that cannot be lifted does not cause a storm of
+/// queries.
 const RETRY: Duration = Duration::from_millis(200);
-/// A look back that takes longer goes on at the next turn: a doubt is cleared meanwhile, and the dead are adopted.
+/// Time limit of a look back in one turn. A longer one continues in the next turn, so that lifting
+/// the fence and adopting need not wait for it.
 const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
 
-/// What an adopter works with.
+/// The parts of an adopter.
 #[derive(Debug)]
 pub struct Parts {
     pub adoptions: Adoptions,
     pub shared: Arc<Shared>,
     pub publisher: Arc<Publisher>,
     pub undone: Arc<Undone>,
-    /// A member has left or died: look at once.
+    /// Notified when a member has left or died: look at once.
     pub adopt_now: Arc<Notify>,
     pub stopping: CancellationToken,
     pub bulletin: watch::Receiver<Bulletin>,
@@ -60,9 +65,9 @@ pub struct Adopter {
     bulletin: watch::Receiver<Bulletin>,
     progress: Progress,
     suspects: Suspects,
-    /// Adopted or found, but not loaded yet.
+    /// Batches that were adopted or found, and are not loaded yet.
     to_load: Vec<BatchId>,
-    /// Given up, but not freed yet.
+    /// Batches that were given up, and are not freed yet.
     to_free: Vec<BatchId>,
     past: LookBack,
     own_floor: OwnFloor,
@@ -120,13 +125,15 @@ impl Adopter {
         if doubt.is_some() {
             self.shared.holdings.doubt();
         }
-        // A heartbeat commits synchronously: it makes durable every settle that was answered before it was sent, unless a crash came between. So whatever
-        // such a crash undid is in the answer to a question that is asked after the heartbeat.
+        // A heartbeat commits synchronously, so it makes every settle durable that was answered
+        // before it was sent, unless Postgres crashed in between. A settle that such a crash undid
+        // is part of the answer to a question that is asked after the heartbeat.
         let durable_until = self.bulletin.borrow().heartbeat_sent_at;
         if let Some(now) = self.shared.clock.now() {
             self.own_floor.note(now);
         }
-        // What a crash of Postgres made unsettled again may be older than what was unsettled before.
+        // A batch that a crash of Postgres made unsettled again may be older than all that were
+        // unsettled before.
         let known = self.shared.holdings.oldest_known();
         let own_from = self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
         let own_from = known.map_or(own_from, |known| known.min(own_from));
@@ -163,7 +170,7 @@ impl Adopter {
             && let Some(from) = self.past.from()
         {
             let from = known.map_or(from, |known| known.min(from));
-            // Its answer may be lost.
+            // The answer of the adoption may be lost.
             self.own_floor.lower(from);
             let adopted = self.adoptions.adopt(from).await?;
             if !adopted.is_empty() {
@@ -178,7 +185,8 @@ impl Adopter {
             self.to_load.extend(adopted);
         }
         self.load().await?;
-        // Last, for it may take long: a bound of before is lower, so nothing is missed.
+        // The look back comes last because it may take long. The previous result is a lower bound,
+        // so no batch is missed.
         self.look_back().await;
         if let Some(now) = self.shared.clock.now() {
             let age = i64::try_from(self.past.age(now).as_secs()).unwrap_or(i64::MAX);
@@ -187,7 +195,8 @@ impl Adopter {
         Ok(())
     }
 
-    /// Finds out how far back unsettled batches go. Until that is known, and if it cannot be told, they go as far as before.
+    /// Finds out how old the oldest unsettled batch is. Until the answer is known, and when there
+    /// is none, the previous result counts.
     async fn look_back(&mut self) {
         let began_at = clock::monotonic();
         let Some(now) = self.shared.clock.now() else { return };
@@ -198,7 +207,8 @@ impl Adopter {
             }
         }
         while let Some(slice) = self.past.slice() {
-            // What the server gives up on is asked for in smaller slices; the smallest has nearly all the time that a statement may take.
+            // A slice that the server gives up on is tried again in smaller slices. The smallest
+            // slice gets nearly all the time that a statement may take.
             let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
             match self.adoptions.oldest_unsettled(slice.ids, patience).await {
                 Ok(oldest) => self.past.answered(oldest),
@@ -222,7 +232,8 @@ impl Adopter {
         }
     }
 
-    /// This node was out of touch for longer than it may trust itself: what is no longer its own must not be published.
+    /// Lifts the fence: the node was out of touch for longer than it may trust itself, so it gives
+    /// up the batches that are no longer its own.
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
         let lost = self.shared.holdings.give_up_lost(own, asked_at);
         if !lost.is_empty() {
@@ -238,10 +249,12 @@ impl Adopter {
         }
     }
 
-    /// No broker answers this node while others have contact: they are to publish what it holds.
+    /// Frees all batches when no broker answers this node while other nodes have contact: the
+    /// others publish them.
     async fn free_all(&mut self) -> Result<(), Error> {
         if !self.bulletin.borrow().is_cut_off {
-            // What was not freed in time is this node's still: the check finds it. It must not be freed at the next occasion, perhaps just before its settle.
+            // A batch that could not be freed in time still belongs to this node, and the regular
+            // check finds it. Freeing it at a later occasion might happen just before its settle.
             self.to_free.clear();
             return Ok(());
         }
@@ -269,14 +282,16 @@ impl Adopter {
                     reach(Point::BatchLoaded);
                     self.shared.take_in(loaded, Past::MaybeSent).await;
                 }
-                // Settled or adopted meanwhile, or its payload is out of sight for a moment: the next check tells.
+                // The batch was settled or adopted meanwhile, or its payload is being detached. The
+                // next check decides.
                 Ok(None) => self.shared.holdings.forget(batch),
                 Err(error) if error.is_away() => {
                     self.shared.holdings.forget(batch);
                     self.to_load.push(batch);
                     return Err(error);
                 }
-                // One batch that cannot be read must not keep the others. It stays this node's and unsettled: the check finds it again.
+                // One unreadable batch must not hold up the others. It stays unsettled and owned by
+                // this node, so the next check finds it again.
                 Err(error) => {
                     self.shared.holdings.forget(batch);
                     tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");

@@ -1,4 +1,4 @@
-//! Settles batches all of whose outcomes are known, as many at a time as have come together.
+//! Settles batches whose outcomes are all known, as many per statement as are ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::postgres::Error;
 use crate::postgres::tasks::settle::{Settlement, Settles};
 use crate::shutdown::Failure;
 
-/// At most so many batches, and about so many tasks, are settled by one statement.
+/// Maximum number of batches per statement, and the approximate maximum of tasks.
 const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
 const RETRY: Duration = Duration::from_millis(200);
-/// From the first batch that is complete to the statement that settles it and what has come since. Tasks that are claimed as they are inserted come in
-/// hundreds of small batches a second.
+/// Time from the first complete batch to the statement that settles it and the batches completed
+/// since. Tasks that are claimed on insert come in hundreds of small batches a second.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// Settles that are to be repeated: a crash of Postgres undid them.
+/// Settles to repeat because a crash of Postgres undid them.
 pub type Undone = Mailbox<Arc<Settlement>>;
 
 /// A batch whose outcomes wait to be written.
@@ -34,11 +34,11 @@ pub type Undone = Mailbox<Arc<Settlement>>;
 struct Waiting {
     held: Arc<Held>,
     settlement: Arc<Settlement>,
-    /// A settle of it had no answer: it may have taken effect.
+    /// A settle of the batch got no answer, so it may have taken effect.
     is_in_doubt: bool,
 }
 
-/// What a settler is made of.
+/// The parts of a settler.
 #[derive(Debug)]
 pub struct Parts {
     pub settles: Settles,
@@ -57,9 +57,10 @@ pub struct Settler {
     undone: Arc<Undone>,
     progress: Progress,
     stopping: CancellationToken,
-    /// How many batches the next statement may settle: one, after a failure that may be due to one of them.
+    /// Maximum number of batches in the next statement: one, after a failure that one of the
+    /// batches may have caused.
     batches_max: usize,
-    /// The last settle failed: said once.
+    /// True when the last settle failed, so that a series of failures is logged once.
     is_failing: bool,
 }
 
@@ -69,7 +70,7 @@ impl Settler {
         Self { settles, shared, reports, undone, progress, stopping, batches_max: BATCHES_MAX, is_failing: false }
     }
 
-    /// Runs until the node stops. What is not settled then is adopted by others.
+    /// Runs until the node stops. Other nodes adopt the batches that are unsettled then.
     pub async fn run(mut self) -> Result<(), Failure> {
         let mut waiting: Vec<Waiting> = Vec::new();
         loop {
@@ -97,9 +98,11 @@ impl Settler {
         }
     }
 
-    /// Settles the first of `waiting`; false when that did not go through, and is to be tried again.
+    /// Settles the first batches of `waiting`. Returns false when the statement failed and must be
+    /// tried again.
     async fn settle_some(&mut self, waiting: &mut Vec<Waiting>) -> bool {
-        // Of what others have adopted meanwhile nothing is written, should it be this node's again: it is found then, and published once more.
+        // Outcomes of a batch that another node has adopted meanwhile are not written, even if the
+        // batch belongs to this node again. It will be found and published once more.
         for void in waiting.extract_if(.., |one| one.held.is_void()) {
             self.shared.metrics.settled_by_others.inc();
             self.shared.holdings.let_go(&void.held);
@@ -125,8 +128,10 @@ impl Settler {
         if is_done {
             reach(Point::SettleAnswered);
         }
-        // Each statement commits by itself: what is settled is settled, also when a later one failed. When none did, another node adopted what is not among
-        // `settled` while this one was thought dead, or an earlier settle took effect whose answer was lost.
+        // Every statement commits by itself, so settled batches stay settled when a later statement
+        // fails. If no statement failed, a batch that is missing in `settled` was adopted by
+        // another node while this one was thought dead, or was settled by an earlier statement
+        // whose answer was lost.
         let taken: Vec<_> = waiting.drain(..count).collect();
         let (over, mut left): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|one| is_done || settled.contains(&one.held.batch.id));
@@ -134,7 +139,7 @@ impl Settler {
             let effect = Effect::of(settled.contains(&held.batch.id), is_in_doubt);
             if effect == Effect::Certain {
                 self.shared.metrics.settled.inc_by(as_u64(settlement.task_count()));
-                // After an outage of Postgres they may be stored when they are long due.
+                // After an outage of Postgres, follow-ups may be overdue when they are stored.
                 self.shared.look_after(settlement.follow_up_ids());
             } else {
                 self.shared.metrics.settled_by_others.inc();
@@ -163,12 +168,14 @@ impl Settler {
         is_done
     }
 
-    /// `count` batches were to be settled, and those that are not are the first of `waiting` again.
+    /// Handles a failure to settle `count` batches. The unsettled ones are at the head of `waiting`
+    /// again.
     fn failed(&mut self, error: &Error, count: usize, waiting: &mut [Waiting]) {
         self.shared.metrics.settle_failures.inc();
         self.progress.settle_failed(error);
         if !error.is_away() {
-            // One settlement that cannot be written must not hold up the others: settle one by one, and let it wait behind them.
+            // One settlement that cannot be written must not hold up the others: settle one at a
+            // time, and move this one behind the others.
             if let ([first, ..], 1) = (&mut *waiting, count) {
                 first.settlement = self.settlement_of(&first.held);
                 waiting.rotate_left(1);
@@ -194,7 +201,8 @@ impl Settler {
             }
             match outcome {
                 Ok(()) => self.shared.holdings.settled_again(settlement.batch, clock::monotonic()),
-                // The next check sees it unsettled again, and so it does all that are left when Postgres is away.
+                // The next check sees the batch unsettled again, like all others that are left when
+                // Postgres is away.
                 Err(error) => {
                     tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed");
                     if error.is_away() {
