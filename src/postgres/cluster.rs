@@ -1,4 +1,4 @@
-//! The settings of the cluster, one row, and what the server itself must be like.
+//! The settings of the cluster (one row), and the requirements on the server.
 
 pub mod heartbeat;
 pub mod schema;
@@ -16,7 +16,7 @@ use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
 
-/// Why a database, or settings of the cluster, are not taken.
+/// Why a database, or settings of the cluster, are refused.
 #[derive(Debug, ThisError)]
 pub enum Refused {
     #[error("{}", .0.join("; "))]
@@ -31,7 +31,7 @@ fn join(problems: &[ClusterSettingsError]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The stored settings; `None` before the first migration.
+/// Reads the stored settings. `None` before the first migration.
 pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSettings>, Error> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool =
@@ -59,7 +59,7 @@ fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
     })
 }
 
-/// What shall be stored: the wishes over what is stored, over the defaults.
+/// Returns the settings to store: the requested ones, then the stored ones, then the defaults.
 pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) -> Result<ClusterSettings, Refused> {
     let wished = stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(Refused::Invalid)?;
     let Some(stored) = stored else { return Ok(wished) };
@@ -102,17 +102,17 @@ pub(super) async fn write(connection: &mut Connection, settings: &ClusterSetting
 
 const VERSION_MIN: i32 = 150_000;
 
-/// What is wrong with the server.
+/// Problems of the server.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// With any of these a promise cannot be kept.
+    /// Problems that would break a promise.
     refusals: Vec<String>,
-    /// These merely cost time.
+    /// Problems that only cost time.
     warnings: Vec<String>,
 }
 
 impl Faults {
-    /// The warnings, unless there is worse.
+    /// Returns the warnings, or fails when a promise would be broken.
     pub(super) fn tolerated(self) -> Result<Vec<String>, Refused> {
         if self.refusals.is_empty() { Ok(self.warnings) } else { Err(Refused::Server(self.refusals)) }
     }
@@ -136,10 +136,10 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
     Ok(judge(&facts))
 }
 
-/// What the server says of itself.
+/// Facts that the server reports about itself.
 #[derive(Clone, Debug, sqlx::FromRow)]
 struct ServerFacts {
-    /// 150018 for 15.18.
+    /// For example 150018 for 15.18.
     number: i32,
     version: String,
     has_fsync: bool,
@@ -148,7 +148,7 @@ struct ServerFacts {
     has_commit_delay: bool,
     is_standby: bool,
     encoding: String,
-    /// What a session asks for at its start has reached it.
+    /// The parameters that a session sets when it starts have reached the server.
     is_pinned: bool,
 }
 
@@ -176,7 +176,7 @@ fn judge(facts: &ServerFacts) -> Faults {
         !facts.has_full_page_writes,
         "full_page_writes is off: a crash can destroy what Postgres has confirmed, so nothing can be promised".to_owned(),
     );
-    // "on" is pglz.
+    // "on" means pglz.
     if ["on", "pglz"].contains(&facts.wal_compression.as_str()) {
         faults.warnings.push("wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off".to_owned());
     }

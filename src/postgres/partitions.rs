@@ -1,4 +1,4 @@
-//! The partitions that the catalog has, and making those that are missing.
+//! Reads the partitions in the catalog, and creates missing ones.
 
 pub mod mover;
 pub mod retire;
@@ -12,21 +12,24 @@ use super::{Connection, Error};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 
-/// First key of this program's advisory locks ("punc"): others in the same database have other ones.
+/// First key of this program's advisory locks ("punc"). Other programs in the same database use
+/// others.
 const LOCK_CLASS: i32 = 0x7075_6e63;
-/// Second keys. Taken by whoever makes partitions or moves tasks out of the far table, for a transaction.
+/// Second keys. This one is taken for a transaction that creates partitions or moves tasks out of
+/// the far table.
 const LOCK_UPKEEP: i32 = 1;
 /// Taken by `migrate`, for its session.
 const LOCK_MIGRATE: i32 = 2;
 
-/// An advisory lock of the database, so of the cluster.
+/// An advisory lock of the database, and thus of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock(pub(super) i32, pub(super) i32);
 
 pub(super) const UPKEEP: Lock = Lock(LOCK_CLASS, LOCK_UPKEEP);
 pub(super) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
 
-/// Taken by whoever retires partitions of `parent`, for its session: a detach runs outside of any transaction.
+/// Returns the lock for retiring partitions of `parent`. It is taken for a session, because a
+/// detach runs outside of transactions.
 pub(super) const fn retire_lock(parent: Parent) -> Lock {
     let number = match parent {
         Parent::Task => 10,
@@ -43,20 +46,20 @@ pub(super) const fn retire_lock(parent: Parent) -> Lock {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     pub attached: BTreeSet<Timestamp>,
-    /// A detach began and has not ended: no query sees what is in them.
+    /// A detach has begun and not ended: no query sees their rows.
     pub detaching: BTreeSet<Timestamp>,
-    /// Tables with the name of a partition that are part of nothing.
+    /// Tables with the name of a partition that are not attached.
     pub orphans: BTreeSet<Timestamp>,
 }
 
-/// What the catalog has of `parent`, and Postgres's clock as it said so.
+/// Returns the partitions of `parent` in the catalog, and Postgres's clock at that moment.
 pub async fn take_census(connection: &mut Connection, parent: Parent) -> Result<(Census, Timestamp), Error> {
     let what = format!("read the partitions of {}", parent.table());
     connection.run(&what, async |open| census_of(open, parent).await).await
 }
 
 async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, Timestamp), sqlx::Error> {
-    // The clock comes first: what is read after it is at least as new.
+    // The clock is read first, so the catalog is at least as new.
     let now: i64 = sqlx::query_scalar("-- clock\nselect (extract(epoch from clock_timestamp()) * 1000000)::bigint")
         .fetch_one(&mut *open)
         .await?;
@@ -85,11 +88,12 @@ async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, T
     Ok((census, Timestamp::from_micros(now)))
 }
 
-/// Partitions made in one transaction: each takes a few locks and about 4 ms.
+/// Maximum number of partitions created in one transaction. Each takes a few locks and about 4 ms.
 const CREATE_MAX: usize = 32;
 
-/// Makes `partitions` and attaches them, in their order; one that exists already is attached. False when another node is at it: its work will be seen in the
-/// next census. An attach waits for nothing that inserts, claims or reads.
+/// Creates `partitions` and attaches them, in their order. An existing table is attached. Returns
+/// false when another node is creating partitions: the next census will show them. An attach does
+/// not wait for inserts, claims or reads.
 pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
     for some in partitions.chunks(CREATE_MAX) {
         if !create_some(connection, rules, some).await? {
@@ -147,12 +151,13 @@ async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Pa
             execute(transaction, attach_statement(rules, partition)).await
         }
         Some(false) => execute(transaction, attach_statement(rules, partition)).await,
-        // Another node made it since the census.
+        // Another node created it after the census.
         Some(true) => Ok(()),
     }
 }
 
-/// No plan depends on what is in the arrays, and an analyze would count their elements: 16 s of CPU for 6,000 batches of 1,000 tasks, and 0.25 without.
+/// Turns statistics of the arrays off. No plan depends on them, and an analyze would count their
+/// elements: 16 s of CPU for 6,000 batches of 1,000 tasks, instead of 0.25 s.
 fn without_statistics(name: &str) -> String {
     const ARRAYS: [&str; 11] = [
         "ids",
@@ -171,7 +176,7 @@ fn without_statistics(name: &str) -> String {
     format!("alter table {name} {}", columns.join(", "))
 }
 
-/// Runs a statement whose text is made of names and bounds of partitions only.
+/// Runs a statement whose text only contains names and bounds of partitions.
 pub(super) async fn execute(open: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(open).await.map(|_done| ())
 }
@@ -181,8 +186,10 @@ pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
     format!("alter table {} attach partition {} for values from ({from}) to ({to})", partition.parent.table(), partition.name())
 }
 
-/// Leaves and hours are never vacuumed: their rows vanish with the whole partition soon, no transaction id grows old in them, and without statistics the
-/// planner stays with the index (with them it reads whole leaves in sweeps). The execlog's days are vacuumed as usual: each settle leaves a dead row.
+/// Leaves and hours are never vacuumed. Their rows vanish with the whole partition soon, no
+/// transaction id grows old in them, and without statistics the planner keeps using the index (with
+/// them, sweeps read whole leaves). Days of the execlog are vacuumed as usual, because each settle
+/// leaves a dead row.
 const fn storage_of(parent: Parent) -> &'static str {
     match parent {
         Parent::Task | Parent::ExeclogPayload => "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
@@ -211,7 +218,8 @@ impl Bounds {
         }
     }
 
-    /// With it, to attach a partition (again) is quick: nothing in it need be read.
+    /// Returns the check constraint that makes attaching the partition quick: its rows need not be
+    /// read.
     fn check(&self) -> String {
         let Self { column, from, to } = self;
         format!("check ({column} >= {from} and {column} < {to})")

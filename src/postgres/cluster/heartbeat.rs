@@ -1,7 +1,8 @@
-//! Signs of life: every node writes its own and reads all of them.
+//! Heartbeats: every node writes its own and reads all of them.
 //!
-//! **A beat that was answered is a barrier.** It is committed synchronously and always writes, so the log is flushed up to it: whatever this node got
-//! an answer for before the beat was sent is durable then, a settle (committed without waiting for the disk) included.
+//! **An answered heartbeat is a barrier.** It commits synchronously and always writes, so the WAL
+//! is flushed up to it. Everything that this node got an answer for before it sent the heartbeat is
+//! durable then, including settles, which do not wait for the disk.
 
 use std::time::Duration;
 
@@ -55,21 +56,21 @@ delete from heartbeat h
 where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
   and not exists (select from execlog_batch b where b.settled_at is null and b.owner = h.node)";
 
-/// What a node says of itself.
+/// The contents of this node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beat {
     pub node: NodeId,
     pub name: String,
     pub address: String,
     pub version: String,
-    /// Higher than in the beat before: what observers compare.
+    /// Higher than in the previous heartbeat. Observers compare it.
     pub counter: i64,
     pub has_broker: bool,
     pub can_publish: bool,
     pub has_left: bool,
 }
 
-/// The row of a node.
+/// The heartbeat row of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeartbeatRow {
     pub node: NodeId,
@@ -85,45 +86,50 @@ pub struct HeartbeatRow {
     pub beat_at: Timestamp,
 }
 
-/// What a beat, or a read, was answered with.
+/// The answer to a heartbeat, or to a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// Postgres's clock, read between the question and the answer.
     pub postgres_now: Timestamp,
-    /// The rows of all other nodes; of more than 1,000, far above any number of nodes, the living and the latest.
+    /// The rows of all other nodes. Of more than 1,000 rows, far above any number of nodes, the
+    /// living and the latest.
     pub rows: Vec<HeartbeatRow>,
-    /// When this node's row was made; none in the answer to a read.
+    /// When the row of this node was created. `None` in the answer to a read.
     pub started_at: Option<Timestamp>,
-    /// This node had been declared dead, or its row was gone: its batches may have been adopted. Now it counts as living again.
+    /// This node had been declared dead, or its row was gone, so its batches may have been adopted.
+    /// It counts as alive again.
     pub is_revived: bool,
 }
 
-/// The connection of the heartbeats; nothing else waits on it.
+/// The connection for heartbeats. Nothing else waits on it.
 #[derive(Debug)]
 pub struct Heartbeats {
     connection: Connection,
     started_at: Option<Timestamp>,
-    /// A revival that no answer has told of yet.
+    /// A revival that no answer has reported yet.
     is_revived: bool,
 }
 
 impl Heartbeats {
-    /// `ttl`: of the sessions. The deadline of each call is half of it: an answer that comes later is a gap, which starts the observation of all others
-    /// anew, so it is of no use; and there is time for a second try before this node's trust in its own batches ends at 5/6 of the TTL.
+    /// `ttl` is the TTL of sessions. The deadline of each call is half of it. A later answer would
+    /// be useless, because it is a gap that restarts the observation of all others. Half a TTL also
+    /// leaves time for a second attempt before this node stops trusting itself at 5/6 of the TTL.
     pub fn new(settings: &Settings, ttl: Duration) -> Self {
         let purpose = Purpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
         Self { connection: Connection::new(settings, purpose), started_at: None, is_revived: false }
     }
 
-    /// Writes this node's row, and reads all others, in one round trip. See the top of this file for what its answer stands for. A node that had been
-    /// declared dead is revived by a second one, so that nobody adopts from it any more when the caller hears of it.
+    /// Writes the row of this node and reads all others, in one round trip. The top of this file
+    /// says what an answer proves. A node that had been declared dead is revived by a second
+    /// heartbeat, so that no node adopts from it any more when the caller learns of the revival.
     pub async fn beat(&mut self, beat: &Beat) -> Result<Answer, Error> {
         let rows = self.connection.run("write the heartbeat", async |connection| send(connection, beat).await).await?;
         let (mut answer, was_dead) = decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
-        // A row that was forgotten and has just been made anew has another start.
+        // A row that was deleted and created again has another start time.
         let was_forgotten = self.started_at.is_some() && self.started_at != answer.started_at;
         self.started_at = answer.started_at;
-        // Kept until an answer has told it: a revival may be committed and its own answer lost.
+        // Kept until an answer has reported it: a revival may be committed while its own answer is
+        // lost.
         self.is_revived |= was_dead || was_forgotten;
         if was_dead {
             let node = beat.node.uuid();
@@ -133,7 +139,7 @@ impl Heartbeats {
         Ok(answer)
     }
 
-    /// Reads the rows of all nodes but `node`, and writes nothing.
+    /// Reads the rows of all nodes except `node`, and writes nothing.
     pub async fn read(&mut self, node: NodeId) -> Result<Answer, Error> {
         let rows = self
             .connection
@@ -143,7 +149,8 @@ impl Heartbeats {
         Ok(answer)
     }
 
-    /// Reads Postgres's clock, alone: a beat waits for the disk between its stamp and its answer, and would make the cluster's clock late by that.
+    /// Reads Postgres's clock only. A heartbeat waits for the disk between its stamp and its
+    /// answer, which would make the estimate of the clock late.
     pub async fn stamp(&mut self) -> Result<Timestamp, Error> {
         let micros: i64 = self
             .connection
@@ -152,7 +159,8 @@ impl Heartbeats {
         Ok(Timestamp::from_micros(micros))
     }
 
-    /// Declares `node` dead provided that its counter still is `counter`; false when it is not, or when somebody else was quicker.
+    /// Declares `node` dead, provided that its counter is still `counter`. Returns false when it is
+    /// not, or when another node was quicker.
     pub async fn declare_dead(&mut self, node: NodeId, counter: i64) -> Result<bool, Error> {
         let touched = self
             .execute("declare a node dead", async |connection| {
@@ -162,7 +170,8 @@ impl Heartbeats {
         Ok(touched == 1)
     }
 
-    /// Deletes the rows of dead nodes that no unsettled batch names and whose last beat is older than `age`. A node without a row counts as dead.
+    /// Deletes the rows of dead nodes that no unsettled batch names and whose last heartbeat is
+    /// older than `age`. A node without a row counts as dead.
     pub async fn forget(&mut self, age: Duration) -> Result<u64, Error> {
         let seconds = age.as_secs_f64();
         self.execute("forget dead nodes", async |connection| sqlx::query(FORGET).bind(seconds).execute(connection).await).await
@@ -190,7 +199,8 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
         .await
 }
 
-/// The answer, and whether this node's row said that it is dead. A statement that wrote or read nothing still answers one row.
+/// Decodes the answer, and whether the row of this node says that it is dead. A statement that
+/// wrote or read nothing still returns one row.
 fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let was_dead: Option<bool> = first.try_get("was_dead")?;
@@ -225,7 +235,8 @@ fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     Ok(Timestamp::from_micros(row.try_get(column)?))
 }
 
-/// Marks a node that has ended as dead, so that what it may have left unsettled is adopted at once. False when it had no heartbeat.
+/// Marks a node that has ended as dead, so that its unsettled batches are adopted at once. Returns
+/// false when it had no heartbeat.
 pub async fn retire(settings: &Settings, node: NodeId) -> Result<bool, Error> {
     let mut connection = Connection::new(settings, Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] });
     let done = connection

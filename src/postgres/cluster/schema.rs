@@ -1,4 +1,4 @@
-//! Bringing the schema up to date, and checking it at the start of a node.
+//! Migrates the schema, and checks it when a node starts.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,20 +18,21 @@ use crate::postgres::connection::error::Cause;
 use crate::postgres::partitions::{self, MIGRATE, execute, take_census};
 use crate::postgres::{Connection, Error, Settings, cluster};
 
-/// Embedded: the program brings its schema along.
+/// The migrations are embedded in the program.
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
-/// Migrations may rewrite tables, and wait for one another: with `--auto-migrate` all nodes come at once.
+/// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
+/// at once.
 const PURPOSE: Purpose = Purpose { name: "migrate", deadline: Duration::from_secs(600), settings: &[("lock_timeout", "60s")] };
 const CHECK: Purpose = Purpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
 
-/// What a migration did.
+/// The result of a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Versions of the schema that were applied now; none when it was up to date.
+    /// The versions that were applied. Empty when the schema was up to date.
     pub applied: Vec<i64>,
     pub cluster: ClusterSettings,
-    /// Settings of the cluster that have changed, as people read it; nodes take them up at their next start.
+    /// Changed settings of the cluster, as text. Nodes take them up at their next start.
     pub changed: Vec<String>,
     pub partitions_made: usize,
 }
@@ -68,11 +69,12 @@ pub enum MigrateError {
     Mismatch(String),
 }
 
-/// Brings the schema, the cluster's settings, the storage of columns and the first partitions up to date. To repeat it is harmless; two at once wait for
-/// each other. Nothing is done when the server or the settings are refused.
+/// Updates the schema, the settings of the cluster, the storage of columns and the first
+/// partitions. Repeating it is harmless, and two at once wait for each other. Nothing is done when
+/// the server or the settings are refused.
 pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Report, MigrateError> {
     let mut connection = Connection::new(settings, PURPOSE);
-    // What only costs time is said by the nodes.
+    // Nodes report server settings that only cost time.
     cluster::check_server(&mut connection).await?.tolerated()?;
     let lock = async |open: &mut PgConnection| {
         sqlx::query("-- wait for other migrations\nselect pg_advisory_lock($1, $2)")
@@ -98,7 +100,7 @@ pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Repor
 }
 
 async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError> {
-    // Our own lock is held: the library's would only be waited for without a bound.
+    // Our own lock is held already. The lock of the library would be waited for without a deadline.
     let mut migrations = Migrator::with_migrations(MIGRATIONS.migrations.to_vec());
     migrations.set_locking(false);
     let outcome = connection.run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await)).await?;
@@ -111,7 +113,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     })
 }
 
-/// The versions that were applied and have succeeded; none in a new database.
+/// Returns the versions that were applied successfully. Empty in a new database.
 async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Error> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool = sqlx::query_scalar("-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null")
@@ -134,14 +136,15 @@ fn check_newer(applied: &[i64]) -> Result<(), i64> {
     }
 }
 
-/// lz4 where the server was built with it, else uncompressed: pglz, the default, takes 11 us per task. Partitions take it over as they are made.
+/// Sets the compression of arrays: lz4 where the server supports it, otherwise none. The default,
+/// pglz, takes 11 us per task. New partitions inherit the setting.
 async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
     let has_lz4: bool = sqlx::query_scalar(
         "-- has the server lz4\nselect coalesce((select 'lz4' = any(enumvals) from pg_settings where name = 'default_toast_compression'), false)",
     )
     .fetch_one(&mut *open)
     .await?;
-    // Only what differs, for it locks the table.
+    // Only columns that differ are changed, because a change locks the table.
     let columns = sqlx::query(
         "-- columns to store otherwise
         select c.relname::text as name, a.attname::text as attribute
@@ -164,7 +167,7 @@ async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
     transaction.commit().await
 }
 
-/// Other nodes may be making partitions at the same time: go on until nothing is missing.
+/// Creates partitions until none is missing. Other nodes may be creating some at the same time.
 async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<usize, Error> {
     const TRIES_MAX: u32 = 100;
     let mut made = 0;
@@ -189,7 +192,7 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
     Ok(made)
 }
 
-/// Who owns the tables, when this role may not do what only an owner may.
+/// Returns the owner of the tables, when this role lacks the rights of an owner.
 async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Error> {
     let statement = async |open: &mut PgConnection| {
         sqlx::query_scalar(
@@ -205,7 +208,7 @@ async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Er
 /// Why a node may not start on this database.
 #[derive(Debug, ThisError)]
 pub enum CheckError {
-    /// Postgres is away: try again.
+    /// Postgres is away. Try again.
     #[error(transparent)]
     Postgres(#[from] Error),
     #[error("the database has no schema yet: run `punctual migrate` (or serve with --auto-migrate)")]
@@ -224,11 +227,11 @@ pub enum CheckError {
     NotOwner { owner: String },
 }
 
-/// What a node may start with.
+/// The result of a successful check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
     pub cluster: ClusterSettings,
-    /// Server settings that cost time, not promises.
+    /// Server settings that cost time, but break no promise.
     pub warnings: Vec<String>,
 }
 

@@ -1,17 +1,19 @@
-//! Postgres's binary arrays, read in place: a claim answers one row of arrays, and decoding them into vectors would cost as much as all else that the
-//! node does for a task (0.36 against 0.17 us a row).
+//! Reads Postgres's binary arrays in place. A claim returns one row of arrays; decoding them into
+//! vectors would cost as much as everything else that the node does for a task (0.36 instead of
+//! 0.17 us per row).
 
 use sqlx::postgres::{PgRow, PgValueFormat};
 use sqlx::{Row, ValueRef};
 
-/// The elements of a one-dimensional array; `None` is NULL. Ends early at bytes that are no array, and never panics.
+/// The elements of a one-dimensional array. `None` is NULL. Ends early when the bytes are not an
+/// array, and never panics.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
     left: usize,
 }
 
-/// The bytes of column `index` of `row`, an array; `Ok(None)` is NULL.
+/// Returns the bytes of column `index` of `row`, an array. `Ok(None)` is NULL.
 pub fn array(row: &PgRow, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
     let value = row.try_get_raw(index)?;
     if value.is_null() {
@@ -24,7 +26,8 @@ pub fn array(row: &PgRow, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
 }
 
 impl<'a> Elements<'a> {
-    /// Header: dimensions, a flag for NULLs, the element's type; for the one dimension its length and lower bound; all four bytes, big endian.
+    /// The header: number of dimensions, a flag for NULLs, the type of the elements, then the
+    /// length and lower bound of the one dimension. Each takes four bytes, big endian.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let (dimensions, rest) = split_i32(bytes)?;
         if dimensions == 0 {
@@ -37,17 +40,17 @@ impl<'a> Elements<'a> {
         (dimensions == 1).then_some(Self { rest, left: usize::try_from(length).ok()? })
     }
 
-    /// How many there should be; there are fewer when the bytes end before.
+    /// The declared number of elements. There are fewer when the bytes end early.
     pub fn declared_count(&self) -> usize {
         self.left
     }
 
-    /// How many there can be, at most: each has a length of four bytes.
+    /// The maximum number of elements: each has a length of four bytes.
     pub fn count_max(&self) -> usize {
         self.left.min(self.rest.len() / size_of::<i32>())
     }
 
-    /// Bytes that all elements take together, at most.
+    /// The maximum number of bytes of all elements together.
     pub fn bytes(&self) -> usize {
         self.rest.len()
     }

@@ -1,4 +1,4 @@
-//! What is overdue and still unclaimed, for people.
+//! Counts overdue tasks that are not claimed, for people.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::postgres::{Error, Settings};
 
 const PURPOSE: Purpose =
     Purpose { name: "backlog", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
-/// Tasks in leaves that are counted at most, and tasks in the far table.
+/// Maximum number of tasks counted in leaves, and in the far table.
 const COUNT_MAX: i64 = 10_000;
 
-/// Counts what is overdue; bounded, so it costs little however much there is.
+/// Counts overdue tasks up to a limit, so it is cheap however many there are.
 #[derive(Debug)]
 pub struct BacklogCounter {
     pool: Pool,
@@ -27,12 +27,13 @@ impl BacklogCounter {
         Self { pool: Pool::new(settings, PURPOSE, 1), shards: shards.all().map(|shard| shard.as_smallint()).collect() }
     }
 
-    /// What is due from `oldest` (the start of the oldest attached leaf) up to `now`.
+    /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`.
     pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, Error> {
         let range = IdRange::of_times(oldest, now);
         self.pool
             .run("count the overdue tasks", async |open| {
-                // Each shard's oldest is a short walk along the key; there is no min(uuid) before Postgres 18.
+                // The oldest task of each shard is a short index scan. Postgres has no min(uuid)
+                // before version 18.
                 let row = sqlx::query(
                     "-- backlog
                     select

@@ -1,4 +1,4 @@
-//! Cancels of what a list has found: the same deletes as those of single cancels, counted.
+//! Cancels the tasks on a page of a list, with the same deletes as single cancels, and counts them.
 
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Table, Wanted, delete_rows};
 use crate::postgres::{Error, Settings};
 
-/// Cancels many tasks, beside the lane of the single cancels.
+/// Cancels many tasks, on a connection beside that of single cancels.
 #[derive(Debug)]
 pub struct CancelMany {
     pool: Pool,
@@ -19,12 +19,12 @@ pub struct CancelMany {
 #[derive(Clone, Debug)]
 pub struct CancelGroup {
     wanted: Vec<Wanted>,
-    /// Tasks that were cancelled for this group, whatever came of the others.
+    /// Number of tasks cancelled so far, whatever becomes of the others.
     pub cancelled_count: u64,
 }
 
 impl CancelGroup {
-    /// At most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
+    /// Takes at most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
     pub fn new(tasks: &[Listed]) -> Self {
         let wanted = tasks.iter().map(|task| Wanted { row: task.row, first: task.view.id }).collect();
         Self { wanted, cancelled_count: 0 }
@@ -32,18 +32,19 @@ impl CancelGroup {
 }
 
 impl CancelMany {
-    /// One group at a time.
+    /// Cancels one group at a time.
     pub fn new(settings: &Settings) -> Self {
         Self { pool: Pool::new(settings, Purpose { name: "cancel many", ..PURPOSE }, 1) }
     }
 
-    /// Withdraws those of the group that are neither claimed nor perhaps sent, each with its line in the execlog, and counts them. To be repeated after it gave
-    /// way: what is done is done, and counted once.
+    /// Cancels the tasks of the group that are neither claimed nor perhaps sent, each with its line
+    /// in the execlog, and counts them. After it gave way, repeat it: finished cancels are counted
+    /// once.
     ///
     /// # Errors
-    /// After an [unknown](Error::is_unknown) one, more of the group may be cancelled than are counted.
+    /// After an [unknown](Error::is_unknown) error, more tasks may be cancelled than are counted.
     pub async fn cancel(&self, group: &mut CancelGroup) -> Result<(), Error> {
-        // The far table first: a task moves from there to a leaf, never back.
+        // The far table comes first: a task moves from there to a leaf, never back.
         self.delete(group, FAR).await?;
         self.delete(group, NEAR).await
     }
@@ -61,7 +62,7 @@ impl CancelMany {
         Ok(())
     }
 
-    /// How many of `tasks` could be cancelled now: all but those that were perhaps sent.
+    /// Returns how many of `tasks` could be cancelled now: all except those that were perhaps sent.
     pub async fn count(&self, tasks: &[Listed]) -> Result<u64, Error> {
         let first_attempts = tasks.iter().filter(|task| task.row == task.view.id).count();
         let others: Vec<Uuid> = tasks.iter().filter(|task| task.row != task.view.id).map(|task| task.view.id.uuid()).collect();

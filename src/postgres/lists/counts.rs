@@ -1,9 +1,12 @@
-//! How many tasks are pending: counted where they are few, estimated from a sample of the pages that they are on where they are many.
+//! Counts pending tasks: exactly where they are few, and by a sample of their pages where they are
+//! many.
 //!
-//! No counter is kept, for every transaction would have to update it; leaves are never analyzed, so Postgres has no statistics of them. What is counted is
-//! walked along the key, up to a bound of rows. What is estimated is a stratified sample: of each leaf, evenly spread pages, and the live rows on them times
-//! the pages that each stands for. The leaves of the coming hour get a share of their own. So the work is bounded by pages, whatever is pending. All of it is
-//! seen in one snapshot. See docs/decisions/0010.
+//! There is no counter, because every transaction would have to update it. Leaves are never
+//! analyzed, so Postgres has no statistics of them. The exact count scans the index, up to a limit
+//! of rows. The estimate is a stratified sample: evenly spread pages of each leaf, and the live
+//! rows on them times the pages that each one stands for. The leaves of the coming hour get a share
+//! of their own. So the number of pages limits the work, however many tasks are pending. Everything
+//! is read in one snapshot. See docs/decisions/0010.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,19 +28,20 @@ const PURPOSE: Purpose = Purpose {
     deadline: Duration::from_secs(3),
     settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
 };
-/// Rows that are counted one by one: of the coming hour, and of all else.
+/// Maximum number of rows counted one by one: of the coming hour, and of everything else.
 const ROWS_MAX: u64 = 10_000;
-/// Pages of 8 KiB that a sample reads, of all leaves and the far table, and once more of the leaves of the coming hour.
+/// Number of pages of 8 KiB in a sample of all leaves and the far table, and again of the leaves of
+/// the coming hour.
 const PAGES_MAX: u64 = 600;
 const HOUR_PAGES_MAX: u64 = 400;
-/// Leaves that one statement walks.
+/// Number of leaves that one statement scans.
 const LEAVES_MAX: usize = 32;
-/// A leaf that goes meanwhile makes the count begin anew.
+/// Maximum number of attempts: a leaf that is dropped meanwhile restarts the count.
 const TRIES_MAX: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
 pub const MINUTES: usize = 60;
 
-/// Counts, one call at a time: a call may touch all leaves, and each is a lock.
+/// Counts, one call at a time, because a call may lock all leaves.
 #[derive(Debug)]
 pub struct Counter {
     pool: Pool,
@@ -45,20 +49,20 @@ pub struct Counter {
     shards: Vec<i16>,
 }
 
-/// What was counted.
+/// The result of a count.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Counted {
     pub as_of: Timestamp,
-    /// The start of the current minute: the first of the [`MINUTES`].
+    /// The start of the current minute, the first of the [`MINUTES`].
     pub from: Timestamp,
     tally: HashMap<(String, usize), f64>,
-    /// All of it was counted.
+    /// True if everything was counted exactly.
     pub is_exact: bool,
-    /// What of it is due in the coming hour was counted.
+    /// True if the coming hour was counted exactly.
     pub is_exact_of_hour: bool,
 }
 
-/// A leaf, or the far table, and how large it is.
+/// A leaf or the far table, with its size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stratum {
     name: String,
@@ -66,7 +70,8 @@ struct Stratum {
     pages: u64,
 }
 
-/// The places of one count: `0` is what is due before now or behind the hour, `1..=60` the minutes.
+/// The buckets of one count: `0` holds tasks due before now or after the hour, `1..=60` are the
+/// minutes.
 struct Count<'a> {
     shards: &'a [i16],
     now: Timestamp,
@@ -76,7 +81,7 @@ struct Count<'a> {
 }
 
 impl Counted {
-    /// Of each topic, or of one, how many tasks are pending.
+    /// Returns the number of pending tasks of each topic, or of one topic.
     pub fn topics(&self, topic: Option<&str>) -> Vec<(String, u64)> {
         let mut topics: HashMap<&str, f64> = HashMap::new();
         for ((of, _), count) in self.tally.iter().filter(|((of, _), _)| topic.is_none_or(|topic| topic == of)) {
@@ -87,7 +92,7 @@ impl Counted {
         topics
     }
 
-    /// Of each minute from [`Self::from`] on, of one topic or of all.
+    /// Returns the number of tasks of each minute from [`Self::from`] on, of one topic or of all.
     pub fn minutes(&self, topic: Option<&str>) -> [u64; MINUTES] {
         let mut minutes = [0.0; MINUTES];
         for ((of, place), count) in &self.tally {
@@ -105,7 +110,8 @@ impl Counter {
         Self { pool: Pool::new(settings, PURPOSE, 1), rules: Rules::new(cluster), shards: shards_of(cluster.shards) }
     }
 
-    /// Counts what is pending, or estimates it. The spread of the sample is decided by `chance`, from 0 to 1.
+    /// Counts pending tasks, or estimates their number. `chance`, from 0 to 1, decides which pages
+    /// the sample reads.
     pub async fn count(&self, chance: f64) -> Result<Counted, Error> {
         let mut tries = 1;
         loop {
@@ -150,7 +156,8 @@ impl Count<'_> {
         self.minute.plus(MINUTE * 60)
     }
 
-    /// What of the coming hour is still to come: what is claimed leaves dead entries behind, and none before it.
+    /// Returns the rest of the coming hour: claimed tasks leave dead entries behind, and those all
+    /// lie before it.
     fn hour(&self) -> IdRange {
         IdRange::of_times(self.now, self.hour_end())
     }
@@ -160,13 +167,15 @@ impl Count<'_> {
         [IdRange { from: Uuid::nil(), to: hour.from }, IdRange { from: hour.to, to: Uuid::max() }]
     }
 
-    /// The first ids of the minutes, of what is behind them, and before it now: places by binary search.
+    /// Returns the first ids of the buckets: of the minutes, of everything after them, and of
+    /// everything before now.
     fn bounds(&self) -> Vec<Uuid> {
         let minutes = (1..60).map(|number| self.minute.plus(MINUTE * number));
         std::iter::once(self.now).chain(minutes).chain([self.hour_end()]).map(ids::floor_of).collect()
     }
 
-    /// Counts `ranges` along the key, unless they hold more rows than the bound: then it counts none of them, and says so.
+    /// Counts `ranges` by an index scan. If they hold more rows than the limit, counts none of them
+    /// and returns false.
     async fn walk(&mut self, open: &mut PgConnection, ranges: &[IdRange]) -> Result<bool, sqlx::Error> {
         let (mut counted, mut looked) = (Vec::new(), 0);
         for range in ranges {
@@ -198,7 +207,7 @@ impl Count<'_> {
         Ok(true)
     }
 
-    /// Estimates everything, but the hour if it is counted already.
+    /// Estimates everything, except the hour if it is counted already.
     async fn sample(&mut self, open: &mut PgConnection, chance: f64, has_hour: bool) -> Result<Sampled, sqlx::Error> {
         let hour = self.hour();
         let of_hour = |stratum: &Stratum| stratum.name != FAR && stratum.meets(hour);
@@ -241,15 +250,15 @@ impl Count<'_> {
     }
 }
 
-/// Of `pages` of `all` that many, of `budget`; one at least.
+/// Returns the share of `budget` for `pages` out of `all`, at least one.
 fn share_of(pages: u64, all: u64, budget: u64) -> u64 {
     let share = u128::from(pages) * u128::from(budget) / u128::from(all.max(1));
     u64::try_from(share).unwrap_or(u64::MAX).clamp(1, pages.max(1)).min(pages)
 }
 
-/// `count` of the numbers below `pages`, evenly spread.
+/// Returns `count` evenly spread numbers below `pages`.
 fn spread(pages: u64, count: u64, chance: f64) -> impl Iterator<Item = u64> {
-    // In thousandths of a page, so that all is whole numbers.
+    // Calculated in thousandths of a page, in whole numbers.
     let shift = u128::from(whole(chance.clamp(0.0, 0.999) * 1000.0));
     let place = move |index: u64| (u128::from(index) * 1000 + shift) * u128::from(pages) / (u128::from(count.max(1)) * 1000);
     (0..count).map(move |index| u64::try_from(place(index)).unwrap_or(u64::MAX))
@@ -263,7 +272,8 @@ impl Stratum {
 
 const FAR: &str = "task_far";
 
-/// Postgres's clock, then the leaves that hold anything, with their pages; the far table is the last.
+/// Returns Postgres's clock, and the leaves that hold anything with their pages. The far table
+/// comes last.
 async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Vec<Stratum>), sqlx::Error> {
     let rows = sqlx::query(
         "-- sizes of leaves
@@ -283,7 +293,7 @@ async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Ve
     for row in rows {
         now = Timestamp::from_micros(row.try_get("now")?);
         let (name, pages): (String, Option<i64>) = (row.try_get("name")?, row.try_get("pages")?);
-        // A table that went just now has no size.
+        // A table that was dropped a moment ago has no size.
         let pages = pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or(0);
         if name == FAR {
             far.push(Stratum { name, ids: IdRange { from: Uuid::nil(), to: Uuid::max() }, pages });
@@ -297,19 +307,20 @@ async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Ve
 
 fn tallied(row: &PgRow) -> Result<((String, usize), u64), sqlx::Error> {
     let (place, count): (i32, i64) = (row.try_get("place")?, row.try_get("count")?);
-    // What is behind the hour is what is before it: neither is of a minute.
+    // Tasks after the hour share the bucket of those before it: neither belongs to a minute.
     let place = usize::try_from(place).ok().filter(|place| *place <= MINUTES).unwrap_or(0);
     Ok(((row.try_get("topic")?, place), u64::try_from(count).unwrap_or(0)))
 }
 
-/// `$1` are the shards, `$2` and `$3` the ends of the range, `$4` the most rows, `$5` the bounds of the places.
+/// `$1` are the shards, `$2` and `$3` the ends of the range, `$4` is the maximum number of rows,
+/// `$5` are the bounds of the buckets.
 fn walk_text(names: &[&str]) -> String {
     let parts = names.iter().map(|name| {
         let key = if *name == FAR { "" } else { "shard = any($1) and " };
         format!("(select id, topic from {name} where {key}id >= $2 and id < $3)")
     });
     let parts: Vec<String> = parts.collect();
-    // With the far table alone the shards stand nowhere else.
+    // For the far table alone, the shards appear nowhere else in the statement.
     format!(
         "-- count pending tasks
 with shards as (select $1::smallint[])
@@ -320,7 +331,7 @@ group by topic, place",
     )
 }
 
-/// `$1` and `$2` are strata and blocks of them, `$3` the bounds of the places.
+/// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets.
 fn sample_text(strata: &[Stratum]) -> String {
     let mut text = String::from(
         "-- sample pending tasks

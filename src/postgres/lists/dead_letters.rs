@@ -1,9 +1,11 @@
-//! Dead letters: listed, put back (redriven), dropped.
+//! Lists, redrives and drops dead letters.
 //!
-//! Who deletes the row of a dead letter has put it back, or dropped it: of two callers one finds it gone. A task that was put back goes on under its first id
-//! with the next attempt, as after a deferral: a row that is due now, an entry in `task_follow` that forbids to cancel it (an earlier attempt may be in the
-//! topic), its name if that is its own still, or free, and a line in `execlog_redriven`, by which the line of its death is final no more. All of it hangs on
-//! the row that was deleted. See docs/decisions/0011.
+//! Deleting the row of a dead letter is what redrives or drops it, so of two callers one finds it
+//! gone. A redriven task continues under its first id with the next attempt, as after a deferral.
+//! It gets a row that is due now, an entry in `task_follow` that forbids cancelling it (an earlier
+//! attempt may be in the topic), its name if the name is still its own, or free, and a line in
+//! `execlog_redriven`, so that the line of its death is no longer final. All of it depends on the
+//! deleted row. See docs/decisions/0011.
 
 use std::time::Duration;
 
@@ -20,10 +22,12 @@ use crate::postgres::{Error, Settings};
 const PURPOSE: Purpose = Purpose {
     name: "dead letters",
     deadline: Duration::from_secs(5),
-    // There are few dead letters, or many: no statistics need say which for a statement to walk along a key.
+    // There may be few dead letters or many. Statements must use the index whatever the statistics
+    // say.
     settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
 };
-/// Dead letters that one transaction puts back, or drops, at most, and their bytes: the one that passes the bound goes, too.
+/// Maximum number of dead letters, and of their bytes, that one transaction redrives or drops. The
+/// one that exceeds the bytes is included.
 const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 
@@ -51,7 +55,8 @@ returning id, topic, name, attempts as attempt, key, payload, headers, reason, (
 const IDS: &str = "-- dead letters: ids
 select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
 
-/// The next few of a topic ($1) and a range ($2, $3) within their bounds ($4, $5), deleted; those that somebody else is at are passed by.
+/// Deletes the next dead letters of a topic ($1) in a range ($2, $3), within limits ($4, $5).
+/// Locked rows are skipped.
 macro_rules! next_few {
     () => {
         "head as materialized (
@@ -73,8 +78,9 @@ macro_rules! next_few {
 
 const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
 
-/// The rows of a redrive, then what follows from their deletion. The new row's id is the first id with another time in it, so it stays on its shard; a
-/// millisecond behind Postgres's clock, so it is none of the task's former rows.
+/// Redrives the deleted rows. The new id is the first id with another time, so the task stays on
+/// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
+/// rows of the task.
 macro_rules! redrive {
     ($what:literal, $retention:literal, $gone:expr) => {
         concat!(
@@ -128,40 +134,40 @@ pub struct DeadLetters {
     name_retention: Duration,
 }
 
-/// A task that was put back.
+/// A redriven task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redriven {
     pub row: TaskId,
     pub view: TaskView,
 }
 
-/// What becomes of many dead letters.
+/// The change to make to many dead letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     Redrive,
     Drop,
 }
 
-/// What one transaction has changed.
+/// The result of one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// The new rows of what was put back; the ids of what was dropped.
+    /// The new rows of redriven tasks, or the ids of dropped ones.
     pub rows: Vec<TaskId>,
-    /// The highest id of what was changed: up to here none is left but what somebody else was at. `None`: nothing was.
+    /// The highest changed id. Up to it only locked rows are left. `None` when nothing was changed.
     pub last: Option<Uuid>,
 }
 
 impl DeadLetters {
-    /// A task that is put back keeps its name for `name_retention` after that at least.
+    /// A redriven task keeps its name for at least `name_retention`.
     pub fn new(settings: &Settings, name_retention: Duration, connections_max: usize) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention }
     }
 
-    /// The next `limit` dead letters behind `from`, in the order of their due times.
+    /// Returns the next `limit` dead letters after `from`, in the order of their due times.
     pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
         let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
-            // One more tells whether there is more.
+            // One row more shows whether there is another page.
             let count = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
             let topic = selection.topic.as_ref().map(TopicName::as_str);
             let query =
@@ -178,10 +184,10 @@ impl DeadLetters {
         Ok(Page { tasks, next })
     }
 
-    /// Drops a dead letter; answers what it was.
+    /// Drops a dead letter and returns it.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect.
+    /// After [`Error::Unanswered`] the effect is unknown.
     pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, Error> {
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(DROP).bind(id.uuid()).fetch_optional(open).await?;
@@ -190,10 +196,10 @@ impl DeadLetters {
         self.pool.run("drop a dead letter", statement).await
     }
 
-    /// Puts a dead letter back: its task is due now.
+    /// Redrives a dead letter: its task is due now.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect.
+    /// After [`Error::Unanswered`] the effect is unknown.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
         let retention = self.name_retention.as_secs_f64();
         let statement = async |open: &mut PgConnection| {
@@ -208,7 +214,8 @@ impl DeadLetters {
         self.pool.run("redrive a dead letter", statement).await
     }
 
-    /// Puts some dead letters of `topic` back, or drops them, in the order of their due times: at most `count_max` and a thousand of them, in one transaction.
+    /// Redrives or drops dead letters of `topic` in the order of their due times, at most
+    /// `count_max` and 1,000 of them, in one transaction.
     ///
     /// # Errors
     /// As [`Self::redrive`].
@@ -232,7 +239,8 @@ impl DeadLetters {
         self.pool.run(name, statement).await
     }
 
-    /// The first `count_max` dead letters of `topic` in `range`, in the order of their due times.
+    /// Returns the first `count_max` dead letters of `topic` in `range`, in the order of their due
+    /// times.
     pub async fn ids(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Vec<Uuid>, Error> {
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
         let statement = async |open: &mut PgConnection| {

@@ -1,7 +1,7 @@
-//! The mover: what comes within the horizon goes from `task_far` to its leaf.
+//! The mover: moves tasks from `task_far` to their leaves when the horizon reaches them.
 //!
-//! A task is in one of the two tables, never in both and never in none: one statement deletes and inserts. What is due already has no leaf, perhaps; it is
-//! claimed from `task_far` itself.
+//! A task is always in exactly one of the two tables, because one statement deletes and inserts it.
+//! A task that is due already may have no leaf, so it is claimed from `task_far` itself.
 
 use std::time::Duration;
 
@@ -19,15 +19,16 @@ use crate::postgres::{Connection, Error, Settings};
 const PURPOSE: Purpose = Purpose {
     name: "mover",
     deadline: Duration::from_secs(10),
-    // A row that somebody has locked is told from the others by halves, ten times.
+    // A locked row is separated from the others by halving the chunk ten times.
     settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
 };
-/// What one statement moves at most.
+/// Maximum number of rows that one statement moves.
 const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
-/// So many rows that are locked, or refused for what is not in them, are passed by in a round.
+/// Maximum number of rows that a round skips because they are locked, or refused for other reasons
+/// than their values.
 const PASSED_BY_MAX: u32 = 8;
-/// Up to this many far tasks are counted, beyond it estimated.
+/// Up to this many far tasks are counted, more are estimated.
 const COUNT_MAX: i64 = 10_000;
 
 #[derive(Debug)]
@@ -35,17 +36,18 @@ pub struct Mover {
     connection: Connection,
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
     pub task_count: u64,
-    /// Tasks that Postgres refused to move; they stay where they are and are tried again in the next round.
+    /// Tasks that Postgres refused to move. They stay in place and are tried again in the next
+    /// round.
     pub stuck_count: u64,
 }
 
-/// One statement's worth.
+/// The result of one statement.
 enum Chunk {
-    /// Another node is at it.
+    /// Another node is moving tasks.
     Taken,
     Nothing,
     Moved {
@@ -59,8 +61,10 @@ impl Mover {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    /// Moves all that is due within `range`, in due order; leaves must be attached for all of it. A task that cannot be moved stops no other. What stops
-    /// them all (a full disk, a missing right, a lock of the table) is the round's error, after a few.
+    /// Moves all tasks that are due within `range`, in due order. Leaves must be attached for the
+    /// whole range. A task that cannot be moved does not stop the others. A cause that stops all of
+    /// them (a full disk, a missing right, a lock on the table) becomes the error of the round
+    /// after a few attempts.
     pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
         let (mut moved, mut rest, mut rows_max, mut passed_by) = (Moved::default(), range, ROWS_MAX, 0);
         while !rest.is_empty() {
@@ -75,14 +79,14 @@ impl Mover {
                 Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. }) if rows_max > 1 => {
                     rows_max = (rows_max / 2).max(1)
                 }
-                // More than a few are no rows that somebody has locked, but a table.
+                // More than a few refusals mean that the table is locked, not some rows.
                 Err(Error::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
                     passed_by += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
                     rest.from = after(locked);
                 }
-                // Nor are more than a few that are refused for something else than their values.
+                // The same holds for refusals that have other causes than values.
                 Err(error @ (Error::BadValue { .. } | Error::Refused { .. }))
                     if error.is_of_the_data() || passed_by < PASSED_BY_MAX =>
                 {
@@ -114,7 +118,7 @@ impl Mover {
         self.connection.run("find the far task that cannot be moved", statement).await
     }
 
-    /// How many tasks are far; beyond 10,000 it is Postgres's estimate.
+    /// Returns the number of far tasks: exact up to 10,000, otherwise Postgres's estimate.
     pub async fn count(&mut self) -> Result<u64, Error> {
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar(
@@ -136,7 +140,7 @@ fn after(id: Uuid) -> Uuid {
     Uuid::from_u128(id.as_u128().saturating_add(1))
 }
 
-/// Rows are taken and locked in the order of the key, as cancels and claims of the far table do.
+/// Takes and locks rows in the order of the key, like cancels and claims of the far table.
 async fn move_rows(open: &mut PgConnection, range: IdRange, rows_max: i64) -> Result<Chunk, sqlx::Error> {
     let row = sqlx::query(
         "-- move far tasks

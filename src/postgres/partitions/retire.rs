@@ -1,4 +1,5 @@
-//! Retiring partitions whose time has passed, so that at no moment a task is lost or a claim has to wait.
+//! Retires partitions whose time has passed. At no moment is a task lost, or does a claim have to
+//! wait.
 //!
 //! ```text
 //! attached --(not needed)--> truncated (leaves only) --> detaching --> orphan --(still not needed)--> dropped
@@ -7,10 +8,13 @@
 //!     +--------------------------- needed after all ----------------------+
 //! ```
 //!
-//! The catalog is the authority: each step looks at what is there, so whoever comes next goes on where another one was killed. A plain DROP would lock the
-//! parent: behind one open reader it stalls every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on a
-//! connection of its own: when it is cut off, the partition is neither in nor out until it is finalized. Whether a partition is needed is asked
-//! *after* the detach, when nobody can write to it any more (before, a batch or a row could still slip in); one that is needed is attached again as it is.
+//! The catalog is the authority: every step looks at what exists, so the next node continues where
+//! another one was killed. A plain DROP would lock the parent, and behind one open reader it stalls
+//! every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on its own
+//! connection. When it is cut off, the partition is neither attached nor detached until it is
+//! finalized. Whether a partition is needed is asked *after* the detach, when no transaction can
+//! write to it any more. Before the detach, a batch or a row could still slip in. A needed
+//! partition is attached again as it is.
 
 use std::time::Duration;
 
@@ -25,9 +29,10 @@ use crate::postgres::connection::Purpose;
 use crate::postgres::{Connection, Error, Settings};
 
 const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
-/// A detach waits for whoever reads the table, and is rather not cut off: then it must be finalized. Its deadline is for an answer that never comes, because
-/// the server has vanished without a word. Its session holds the lock for retiring, and what is detached is seen by nobody: that of a node
-/// that stands still between two steps ends, so that another one goes on. No step between two uses of the session takes as long.
+/// A detach waits for the readers of the table, and should not be cut off, because it must then be
+/// finalized. The deadline is for a server that has vanished silently. The session holds the lock
+/// for retiring, and detached rows are invisible. So the session of a node that stalls between two
+/// steps ends, and another node continues. No step between two uses of the session takes that long.
 const DETACH: Purpose = Purpose {
     name: "detach",
     deadline: Duration::from_secs(3600),
@@ -43,13 +48,13 @@ pub struct Retirer {
     detach: Connection,
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Retired {
-    /// Detaches that somebody had left half-done.
+    /// Detaches that were left half-done and are finalized now.
     pub finalized_count: u64,
     pub dropped_count: u64,
-    /// Attached again, for they are still needed.
+    /// Partitions that were attached again because they are still needed.
     pub kept_count: u64,
 }
 
@@ -59,14 +64,16 @@ impl Retirer {
         Self { parent, rules, work, detach }
     }
 
-    /// Retires all that may go. It may take as long as somebody's open transaction that has read the table: run it in a task of its own.
+    /// Retires all partitions that may go. It may take as long as an open transaction that has read
+    /// the table, so run it in its own task.
     pub async fn round(&mut self) -> Result<Retired, Error> {
         let retired = self.retire_all().await;
-        // Whoever comes next finds the lock free: a connection that is only closed keeps it until the server has noticed.
+        // The lock is released explicitly: a connection that is merely closed keeps it until the
+        // server notices.
         if retired.is_ok() {
             self.unlock().await?;
         }
-        // Rounds with something to do are rare: no connections are kept between them.
+        // Rounds with work are rare, so no connections are kept between them.
         self.work.close();
         self.detach.close();
         retired
@@ -79,10 +86,11 @@ impl Retirer {
         if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty()) || !self.lock().await? {
             return Ok(retired);
         }
-        // What was seen before the lock was had, another node may have retired since.
+        // Another node may have retired partitions before this one got the lock.
         let (census, now) = take_census(&mut self.work, self.parent).await?;
         let past = self.rules.past(self.parent, &census.attached, now);
-        // One that resists must not keep the others; the first error is told in the end.
+        // One partition that fails must not stop the others. The first error is returned at the
+        // end.
         let mut trouble = None;
         for &start in &census.detaching {
             let outcome = self.finalize(self.partition(start), now, &mut retired).await;
@@ -102,7 +110,7 @@ impl Retirer {
     async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         if self.prepare(partition).await? {
             reach(Point::LeafTruncated);
-            // A detach that was refused has cost the session, and its lock.
+            // A refused detach ends the session, and with it the lock.
             if !self.detach.is_open() && !self.lock().await? {
                 return Ok(());
             }
@@ -117,7 +125,7 @@ impl Retirer {
         Partition { parent: self.parent, start }
     }
 
-    /// One node at a time, for as long as its session lasts.
+    /// Takes the lock for the session, so that one node retires at a time.
     pub async fn lock(&mut self) -> Result<bool, Error> {
         let lock = retire_lock(self.parent);
         let statement = async |open: &mut PgConnection| {
@@ -141,7 +149,8 @@ impl Retirer {
         }
     }
 
-    /// Whether the detach is worth it; a leaf is emptied, so that its space is free at once.
+    /// Returns whether the partition should be detached. Empties a leaf, so that its space is free
+    /// at once.
     pub async fn prepare(&mut self, partition: Partition) -> Result<bool, Error> {
         let what = format!("see whether {} can go", partition.name());
         let range = self.range(partition);
@@ -154,20 +163,21 @@ impl Retirer {
             })
             .await;
         match outcome {
-            // Somebody is reading it: next time.
+            // The leaf is being read. The next round tries again.
             Err(Error::GaveWay { .. }) => Ok(false),
             other => other,
         }
     }
 
-    /// The partition is part of nothing from now on. In the session that has the lock, or not at all.
+    /// Detaches the partition, in the session that has the lock.
     pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
         let name = partition.name();
         let statement = format!("alter table {} detach partition {name} concurrently", partition.parent.table());
         self.detach.run_in_session(&format!("detach {name}"), async |open| execute(open, statement).await).await
     }
 
-    /// Ends a detach that was cut off. To be cut off itself does no harm, so it has a deadline, for it holds a lock that makes new leaves wait.
+    /// Finalizes a detach that was cut off. It can be cut off itself without harm, so it has a
+    /// deadline, because its lock makes new leaves wait.
     async fn finalize(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         let name = partition.name();
         let statement = format!("alter table {} detach partition {name} finalize", partition.parent.table());
@@ -176,10 +186,12 @@ impl Retirer {
         self.drop_or_keep(partition, now, retired).await
     }
 
-    /// Drops a detached partition that is past at `now`; one that is still needed is attached again.
+    /// Drops a detached partition that is past at `now`, or attaches it again when it is still
+    /// needed.
     pub async fn drop_or_keep(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
-        // An orphan whose time has not come (the clock was set back): keep it, whatever is in it.
+        // An orphan whose time has not come, because the clock was set back, is kept, whatever it
+        // contains.
         let is_past = rules.end_of(partition).plus(rules.kept(partition.parent)) < now;
         let is_dropped = self
             .work
@@ -213,7 +225,7 @@ impl Retirer {
     }
 }
 
-/// Keeps the first error and goes on, unless Postgres is away.
+/// Keeps the first error and continues, unless Postgres is away.
 fn keep_first(first: &mut Option<Error>, outcome: Result<(), Error>) -> Result<(), Error> {
     match outcome {
         Ok(()) => Ok(()),
@@ -228,7 +240,7 @@ fn keep_first(first: &mut Option<Error>, outcome: Result<(), Error>) -> Result<(
 async fn truncate_if_empty(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx::Error> {
     let name = leaf.name();
     let mut transaction = open.begin().await?;
-    // Whoever wants the leaf meanwhile waits behind this lock: give up soon.
+    // Other statements that need the leaf wait behind this lock, so it gives up soon.
     execute(&mut transaction, "set local lock_timeout = '100ms'".to_owned()).await?;
     execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;
     let is_empty = !has_rows(&mut transaction, leaf).await?;
@@ -246,7 +258,7 @@ async fn has_rows(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx
     sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).fetch_one(open).await
 }
 
-/// Whether `table`, the execlog or a day of it, has unsettled batches in `range`.
+/// Returns whether `table` (the execlog or a day of it) has unsettled batches in `range`.
 async fn has_unsettled(open: &mut PgConnection, table: &str, range: (uuid::Uuid, uuid::Uuid)) -> Result<bool, sqlx::Error> {
     let statement = format!(
         "-- has unsettled batches\nselect exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)"

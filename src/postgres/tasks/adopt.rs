@@ -1,4 +1,5 @@
-//! Adopt: take over the unsettled batches of a dead node; and what a starting node looks back at: what is on its books, and the topics of late.
+//! Adopt: takes over the unsettled batches of dead nodes. Also reads what a starting node needs to
+//! know: its unsettled batches, and the topics of recent batches.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,12 +15,13 @@ use crate::postgres::connection::{Connection, Purpose, Settings};
 const PURPOSE: Purpose =
     Purpose { name: "adopt", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
 
-/// At most so many batches are adopted in a round: what is left is adopted by the next one, or by another node.
+/// Maximum number of batches per round. The next round, or another node, adopts the rest.
 pub const BATCHES_MAX: i64 = 64;
 
-/// Who lives is asked in arrays, which are made once: when another node has adopted a row in between, its condition is looked at again with the row's new owner,
-/// and a `not exists` would look with the old one (tried: two nodes took the same 64 batches). `$3` bounds the walk through the index: under an old snapshot it
-/// keeps an entry for each batch that was ever settled.
+/// The living nodes are read into arrays once. When another node has adopted a row in between,
+/// Postgres checks the condition again with the new owner of the row, and a `not exists` would
+/// check with the old one (tried: two nodes took the same 64 batches). `$3` limits the index scan,
+/// because the index keeps an entry for every batch that was ever settled under an old snapshot.
 const ADOPT: &str = "-- adopt
 update execlog_batch b
 set owner = $1
@@ -57,7 +59,7 @@ where b.batch = $1 and b.owner = $2 and b.settled_at is null";
 const FREE: &str = "-- free
 update execlog_batch set owner = null where batch = any($1) and owner = $2 and settled_at is null returning batch";
 
-/// The connection on which a node looks after batches that it does not hold in memory.
+/// The connection for batches that this node does not have in memory.
 #[derive(Debug)]
 pub struct Adoptions {
     connection: Connection,
@@ -69,8 +71,9 @@ impl Adoptions {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
-    /// Makes this node the owner of unsettled batches from `from` on without a living one, at most [`BATCHES_MAX`] of them. The absence of life is what counts, not a list of
-    /// the dead: a batch of a node that is in no list is adopted as well.
+    /// Makes this node the owner of unsettled batches without a living owner, from `from` on, at
+    /// most [`BATCHES_MAX`]. The condition is the absence of a living owner, not a list of the
+    /// dead: a batch of an unknown node is adopted as well.
     pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
         let (node, from) = (self.node.uuid(), from.uuid());
         let adopted = self
@@ -82,7 +85,7 @@ impl Adoptions {
         Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
     }
 
-    /// The oldest batch that there is, settled or not.
+    /// Returns the oldest batch, settled or not.
     pub async fn oldest(&mut self) -> Result<Option<BatchId>, Error> {
         let oldest = self
             .connection
@@ -93,13 +96,14 @@ impl Adoptions {
         Ok(oldest.map(BatchId::from_uuid))
     }
 
-    /// The oldest unsettled batch among `ids`, whoever's it is. Looks through all that was settled there: not to be asked often, and not to be waited for
-    /// longer than `patience`, which the server is told, nor than any statement here.
+    /// Returns the oldest unsettled batch among `ids`, whoever owns it. The query scans all batches
+    /// that were settled there, so ask rarely. It takes at most `patience`, which the server is
+    /// told, and at most the deadline of any statement here.
     ///
     /// # Errors
-    /// [`Error::GaveWay`] when the server was not done by then.
+    /// [`Error::GaveWay`] when the server did not finish in time.
     pub async fn oldest_unsettled(&mut self, ids: Range<BatchId>, patience: Duration) -> Result<Option<BatchId>, Error> {
-        // The server gives up before this end does, so that the session stays.
+        // The server gives up before the client does, so that the session survives.
         let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
         let oldest = self
             .connection
@@ -115,7 +119,7 @@ impl Adoptions {
         Ok(oldest.map(BatchId::from_uuid))
     }
 
-    /// All unsettled batches of this node from `from` on.
+    /// Returns all unsettled batches of this node from `from` on.
     pub async fn own_unsettled(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
         let (node, from) = (self.node.uuid(), from.uuid());
         let own = self
@@ -127,8 +131,9 @@ impl Adoptions {
         Ok(own.into_iter().map(BatchId::from_uuid).collect())
     }
 
-    /// Reads a batch of this node's; `None` when it is not (or no longer) this node's to settle, or its payload is out of sight for a moment: then it is
-    /// to be tried again, and never means that there is nothing to publish.
+    /// Reads a batch of this node. Returns `None` when the batch is not, or no longer, unsettled
+    /// and owned by this node, or when its payload is being detached. In the latter case the caller
+    /// tries again: a missing payload never means that there is nothing to publish.
     pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, Error> {
         let node = self.node.uuid();
         self.connection
@@ -139,7 +144,7 @@ impl Adoptions {
             .await
     }
 
-    /// Gives batches up, for others to adopt; the ids of those that were this node's.
+    /// Releases batches for other nodes to adopt. Returns the ids of those that this node owned.
     pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, Error> {
         let ids: Vec<Uuid> = batches.iter().map(|batch| batch.uuid()).collect();
         let node = self.node.uuid();
@@ -160,7 +165,8 @@ select distinct unnest(topic_names) as topic
 from (select topic_names from execlog_batch where settled_at is not null order by batch desc limit 200) latest
 limit 100";
 
-/// At most 100 topics of the latest 200 batches: a node that starts fetches their metadata before it publishes, for its first second is its worst.
+/// Returns at most 100 topics of the latest 200 batches. A starting node fetches their metadata
+/// before it publishes, because the first second is the slowest.
 pub async fn recent_topics(settings: &Settings) -> Result<Vec<TopicName>, Error> {
     let mut connection = Connection::new(settings, RECENT_PURPOSE);
     let names = connection

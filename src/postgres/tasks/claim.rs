@@ -1,4 +1,4 @@
-//! Claim: take due tasks out of `task` into the execlog, durably, before anything is sent.
+//! Claim: moves due tasks out of `task` into the execlog, durably, before anything is sent.
 
 use std::time::Duration;
 
@@ -13,46 +13,49 @@ use crate::postgres::connection::arrays::{Elements, array};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
-/// A claim that would take more rows takes none.
+/// Maximum number of rows of a claim. A larger claim takes nothing.
 pub const ROWS_MAX: i64 = 4_000;
-/// A claim of more than one row that would take more bytes takes none.
+/// Maximum size of a claim of more than one row, in bytes. A larger claim takes nothing.
 pub const BYTES_MAX: i64 = 16 << 20;
 
 const PURPOSE: Purpose = Purpose {
     name: "claim",
     deadline: Duration::from_secs(5),
-    // A generic plan locks every leaf: 602 locks at 300 leaves, and one retirement of an unrelated leaf then fails or blocks all claims.
-    // Somebody's lock on one row must not hold up all others for long: what cannot be had now is claimed in its turn.
-    // A bitmap of all that a range holds is made before the first row of it is counted: 150,000 entries for a crowd, of which 4001 are looked at.
+    // Custom plans: a generic plan locks every leaf (602 locks at 300 leaves), and one retirement
+    // of an unrelated leaf then fails or blocks all claims. The short lock timeout keeps a lock on
+    // one row from holding up all others: that row is claimed later. No bitmap scans: Postgres
+    // builds a bitmap of the whole range before it counts the first row, 150,000 entries for a
+    // hotspot of which 4,001 are looked at.
     settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_bitmapscan", "off"), ("lock_timeout", "200ms")],
 };
 
-/// Where tasks are claimed from.
+/// The table to claim from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The leaves.
+    /// The leaves of `task`.
     Task,
-    /// What became due while no node moved it.
+    /// `task_far`: tasks that became due while no node moved them.
     Far,
 }
 
-/// What to claim.
+/// The tasks to claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub batch: BatchId,
     pub owner: NodeId,
     pub shards: &'a [i16],
     pub range: IdRange,
-    /// Topics whose tasks stay where they are.
+    /// Topics whose tasks are left in place.
     pub left_out: &'a [TopicName],
     /// Ids that could not be claimed before.
     pub quarantined: &'a [Uuid],
-    /// Most of the range is left out: the rows are read in the order in which they lie, not in that of their ids.
+    /// Most tasks of the range are left out, so rows are read in the order of the heap, not of
+    /// their ids.
     pub is_beside_a_crowd: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Of all that is in a range of some shards.
+    /// Requests all tasks in a range of some shards.
     pub const fn of_all(batch: BatchId, owner: NodeId, shards: &'a [i16], range: IdRange) -> Self {
         Self { batch, owner, shards, range, left_out: &[], quarantined: &[], is_beside_a_crowd: false }
     }
@@ -62,23 +65,23 @@ impl<'a> Request<'a> {
 pub enum Claimed {
     Nothing,
     Batch(Batch),
-    /// There is too much in the range; nothing was taken, and nothing lies below `first`.
+    /// The range holds too much. Nothing was taken, and no id lies below `first`.
     TooLarge {
         first: Option<Uuid>,
     },
 }
 
-/// What a claim answers.
+/// The answer to a claim.
 #[derive(Debug)]
 pub struct Answer {
     pub claimed: Claimed,
     /// Postgres's clock.
     pub now: Timestamp,
-    /// Postgres's time for the statement, without the commit.
+    /// Postgres time for the statement, without the commit.
     pub spent: Duration,
 }
 
-/// One loop's connection for claims.
+/// The connection for the claims of one loop.
 #[derive(Debug)]
 pub struct Claims {
     connection: Connection,
@@ -89,10 +92,11 @@ impl Claims {
         Self { connection: Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY) }
     }
 
-    /// Claims what `request` names.
+    /// Claims the tasks that `request` names.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the batch may exist or come into being seconds later: the check of the node's own unsettled batches decides.
+    /// After [`Error::Unanswered`] the batch may exist, or may be committed seconds later: the
+    /// check of the node's own unsettled batches decides.
     pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self.connection.run(&what, async |connection| carry_out(connection, source, request).await).await?;
@@ -103,8 +107,8 @@ impl Claims {
         Ok(answer)
     }
 
-    /// The lowest id of a range that is too large or cannot be claimed, so that the next, smaller one begins where there is something; it may be one that is
-    /// left out.
+    /// Returns the lowest id of a range that is too large or cannot be claimed, so that the next,
+    /// smaller claim begins at an existing row. The row may be one that is left out.
     pub async fn lowest(&mut self, source: Source, request: Request<'_>) -> Result<Option<Uuid>, Error> {
         let text = match source {
             Source::Task => LOWEST_IN_TASK,
@@ -118,7 +122,8 @@ impl Claims {
             .await
     }
 
-    /// True when nothing could be claimed: a look that costs a third of a claim, for a node that has nothing to do.
+    /// Returns true when nothing can be claimed. This look costs a third of a claim; idle nodes use
+    /// it.
     pub async fn is_empty(&mut self, request: Request<'_>) -> Result<bool, Error> {
         let left_out = names(request.left_out);
         self.connection
@@ -135,7 +140,7 @@ impl Claims {
             .await
     }
 
-    /// The due time of the first task in `task_far` that is due before `before`.
+    /// Returns the due time of the first task in `task_far` that is due before `before`.
     pub async fn oldest_far(&mut self, before: Timestamp) -> Result<Option<Timestamp>, Error> {
         let id = self
             .connection
@@ -146,7 +151,7 @@ impl Claims {
         Ok(id.map(|id| TaskId::from_uuid(id).due_at()))
     }
 
-    /// Notes that a task cannot be claimed.
+    /// Quarantines a task that cannot be claimed.
     pub async fn quarantine(&mut self, id: Uuid, reason: &str) -> Result<(), Error> {
         let shard = TaskId::from_uuid(id).shard().as_smallint();
         self.connection
@@ -157,7 +162,7 @@ impl Claims {
         Ok(())
     }
 
-    /// The ids in quarantine, at most `count_max`.
+    /// Returns the quarantined ids, at most `count_max`.
     pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, Error> {
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
         self.connection
@@ -199,14 +204,17 @@ select id from task_far where shard = any($1) and id >= $2 and id < $3 order by 
 const OLDEST_FAR: &str = "-- oldest far
 select id from task_far where id < $1 order by id limit 1";
 
-/// A claim makes and frees some megabytes of arrays. glibc's malloc gives what is freed back to the kernel, and each claim has it mapped and zeroed anew, page
-/// by page: a fifth of its CPU. Once a block of 4 MiB was freed, it keeps up to twice as much instead (mallopt(3), on the dynamic threshold); another malloc
-/// takes no harm from it. See docs/decisions/0019.
+/// Makes the server process keep its memory. A claim allocates and frees megabytes of arrays.
+/// glibc's malloc returns freed memory to the kernel, and every claim has it mapped and zeroed
+/// again: a fifth of its CPU. After a block of 4 MiB was freed, malloc keeps up to twice as much
+/// (mallopt(3), dynamic threshold). Other allocators are not affected. See docs/decisions/0019.
 const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x', 4096), 1024))";
 
-/// The claim refuses to be too large, so it needs no look ahead: the size of the range is counted, up to the bound, from the rows that it is about to take.
-/// `octet_length` of a toasted value does not fetch it. Each array is built once, by the insert that keeps it, and answered from there: what else holds them
-/// copies them all. Both inserts read the rows in the one order in which the delete left them. Where there is nothing, nobody looks twice.
+/// Returns the statement of a claim. The claim refuses to be too large, so no look ahead is needed:
+/// it counts the rows that it is about to take, up to the limit. `octet_length` of a toasted value
+/// does not fetch it. Each array is built once, by the insert that stores it, and returned from
+/// there, because any other use would copy it. Both inserts read the rows in the order in which the
+/// delete returned them. An empty range is scanned only once.
 fn claim_text(source: Source, which: &str) -> String {
     let table = source.table();
     format!(
@@ -262,12 +270,16 @@ async fn statement(connection: &mut PgConnection, source: Source, request: Reque
         .await
 }
 
-/// The rows are read a second time. To go to each by its place would cost 5 % more (docs/decisions/0023), ..
+/// Condition of the delete. Reading the rows a second time by their key is 5 % cheaper than by
+/// their place (docs/decisions/0023), except as below.
 const BY_SHARD: &str = "shard = any($1)";
-/// .. but for a range of which few rows are taken. It is a strip's, so it lies within one leaf, and the places are there.
+/// Condition of the delete for a range of which few rows are taken. It belongs to a deferred range,
+/// so it lies within one leaf, where the places are valid.
 const BY_PLACE: &str = "ctid = any(array(select place from found))";
-/// The index leads to each row on another page: 1.0 us for a row that is left where it is, 0.4 us by a bitmap of them all. What is left out is read without a
-/// bound on its rows, so the time has one: the front waits for it. Then the claim gives way, and a smaller one follows.
+/// Settings for a claim beside a hotspot. The index leads to every row on another page: 1.0 us for
+/// a row that is left in place, 0.4 us by a bitmap of all rows. The number of rows read is not
+/// limited, so the time is, because the watermark waits. When it runs out, the claim gives way and
+/// a smaller one follows.
 const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local enable_indexscan = off; set local enable_seqscan = off; set local statement_timeout = '200ms'";
 
 async fn carry_out(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
@@ -295,7 +307,8 @@ fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {
     Ok(Answer { claimed, now, spent })
 }
 
-/// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads, headers. `None` when the ids are NULL.
+/// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads,
+/// headers. Returns `None` when the ids are NULL.
 pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Option<Batch>, sqlx::Error> {
     let mut arrays = [None; 8];
     for (index, array_of) in arrays.iter_mut().enumerate() {
@@ -308,8 +321,9 @@ pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Op
     batch_of(batch, arrays).map(Some).ok_or_else(wrong)
 }
 
-/// A batch from the bytes of its arrays as Postgres sends them, in the order of [`read_batch`]; the second to fourth may be missing. `None` when they are
-/// no arrays, or do not belong together.
+/// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
+/// [`read_batch`]. The second to fourth array may be missing. Returns `None` when the bytes are not
+/// arrays, or do not belong together.
 pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 8]) -> Option<Batch> {
     let [ids, first_ids, attempts, names, topics, keys, payloads, headers] = arrays;
     let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));
@@ -328,7 +342,7 @@ pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 8]) -> Option<Batch> {
     for id in ids {
         builder.push(columns.next(id)?);
     }
-    // An array that ends early must not become a batch without some of its tasks.
+    // A truncated array must not become a batch without some of its tasks.
     Some(builder.build()).filter(|built| built.len() == count)
 }
 
@@ -357,7 +371,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The next element of an array that may be missing as a whole.
+/// Returns the next element of an array that may be missing as a whole.
 fn optional<'a>(elements: &mut Option<Elements<'a>>) -> Option<Option<&'a [u8]>> {
     elements.as_mut().map_or(Some(None), Iterator::next)
 }
@@ -366,7 +380,8 @@ fn task_id(bytes: &[u8]) -> Option<TaskId> {
     Uuid::from_slice(bytes).ok().map(TaskId::from_uuid)
 }
 
-/// The numbers of `shards` as claims take them, in order: all claims then lock rows in the same order, but for those beside a crowd.
+/// Returns the sorted numbers of `shards`. All claims, except those beside a hotspot, then lock
+/// rows in the same order.
 pub fn smallints(shards: &[Shard]) -> Vec<i16> {
     let mut numbers: Vec<i16> = shards.iter().map(|shard| shard.as_smallint()).collect();
     numbers.sort_unstable();

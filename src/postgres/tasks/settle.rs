@@ -1,4 +1,4 @@
-//! Settle: write the outcomes and receipts of batches; only their owner can, and only once.
+//! Settle: writes the outcomes and receipts of batches. Only their owner can, and only once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,11 +15,13 @@ use crate::postgres::connection::{Connection, Purpose, Settings};
 const PURPOSE: Purpose = Purpose {
     name: "settle",
     deadline: Duration::from_secs(10),
-    // A settle that a crash of Postgres undoes is repeated from memory, or its batch is published again: it need not wait for the disk. Here alone.
+    // A settle that a crash of Postgres undoes is repeated from memory, or its batch is published
+    // again. So a settle need not wait for the disk. No other statement may do this.
     settings: &[("synchronous_commit", "off"), ("plan_cache_mode", "force_custom_plan")],
 };
 
-/// A named task that is published later than this after its due time has its entry kept for as much longer; below, the retention of names is not as exact.
+/// The entry of a named task that is published later than this after its due time is kept for that
+/// much longer. The retention of names is not exact below this.
 const LATE: Duration = Duration::from_secs(60);
 
 /// The outcomes of one batch, ready to be written.
@@ -40,22 +42,24 @@ pub struct Settlement {
     dead: Vec<Dead>,
     /// Later attempts that are final now.
     ended: Vec<Ended>,
-    /// Names that are kept for longer than their due time said.
+    /// Names that are kept for longer than their due time requires.
     moves: Vec<Move>,
 }
 
-/// The entry of a name follows its task: to its next row, or to the moment at which it became final.
+/// A change of the entry of a name. The entry follows its task: to its next row, or to the moment
+/// at which it became final.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Move {
     topic: String,
     name: String,
     first_id: Uuid,
-    /// The follow-up; `None`: the task is final.
+    /// The row of the follow-up, or `None` when the task is final.
     next: Option<Uuid>,
     is_dead: bool,
 }
 
-/// A task that has ended as another row than its first: the first id leads there for as long as the receipt of the end is kept.
+/// A task that has ended as a later row than its first. Its line leads from the first id to the
+/// receipt, for as long as the receipt is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Ended {
     first_id: Uuid,
@@ -89,7 +93,7 @@ struct Dead {
 }
 
 impl Settlement {
-    /// What the execlog will say of `batch`; `outcomes` are in the order of its tasks.
+    /// Prepares the settle of `batch`. `outcomes` are in the order of its tasks.
     ///
     /// # Panics
     /// When there is not exactly one outcome per task.
@@ -119,7 +123,7 @@ impl Settlement {
         for (index, outcome) in outcomes.iter().enumerate() {
             settlement.add(batch, index, outcome);
         }
-        // Everybody locks entries in this order.
+        // All statements lock entries in this order.
         settlement.moves.sort_unstable_by(|a, b| (&a.topic, &a.name).cmp(&(&b.topic, &b.name)));
         settlement
     }
@@ -162,7 +166,8 @@ impl Settlement {
         }
     }
 
-    /// Most tasks are published on time: what their due time said of their entry holds.
+    /// Keeps the entry of a name for longer where that is necessary. Most tasks are published on
+    /// time, and their entry is right already.
     fn keep_name(&mut self, batch: &Batch, index: usize, outcome: &Outcome, name: &[u8]) {
         let task = batch.task(index);
         let next = match outcome {
@@ -179,8 +184,8 @@ impl Settlement {
         });
     }
 
-    /// Follow-ups that would be due before `now` are due at `now`: the leaf that they had may be gone when a settle is repeated after a long outage, and
-    /// without it the settle would be refused for ever.
+    /// Moves follow-ups that are due before `now` to `now`. When a settle is repeated after a long
+    /// outage, their leaf may be gone, and the settle would be refused for ever.
     pub fn put_off_until(&mut self, now: Timestamp) {
         let put_off = |id: &mut Uuid| *id = TaskId::from_uuid(*id).due_at_least(now).uuid();
         self.follow_ups.iter_mut().for_each(|follow_up| put_off(&mut follow_up.id));
@@ -188,7 +193,7 @@ impl Settlement {
         self.moves.iter_mut().filter_map(|moved| moved.next.as_mut()).for_each(put_off);
     }
 
-    /// True when nothing but the batch's own row is written.
+    /// Returns true when only the row of the batch itself is written.
     fn is_plain(&self) -> bool {
         self.follow_ups.is_empty() && self.dead.is_empty() && self.ended.is_empty() && self.moves.is_empty()
     }
@@ -197,7 +202,7 @@ impl Settlement {
         self.outcomes.len()
     }
 
-    /// The ids of the new rows of deferred tasks.
+    /// Returns the ids of the new rows of deferred tasks.
     pub fn follow_up_ids(&self) -> Option<IdRange> {
         IdRange::spanning(self.follow_ups.iter().map(|follow_up| TaskId::from_uuid(follow_up.id)))
     }
@@ -218,8 +223,10 @@ impl Row {
     }
 }
 
-/// Several batches in one statement: what they have in common are the arrays, laid end to end, of which each takes its slice. The ids are given twice: joined
-/// alone, they are no condition of the index, and each settle would walk all of it, with an entry for each batch since the last vacuum (7 ms for 540,000).
+/// Settles several batches in one statement: their arrays are concatenated, and each batch takes
+/// its slice. The ids are given twice: a join alone is not an index condition, and each settle
+/// would scan the whole index, with an entry for each batch since the last vacuum (7 ms for
+/// 540,000).
 const SETTLE: &str = "-- settle
 update execlog_batch b
 set settled_at = clock_timestamp(),
@@ -235,8 +242,9 @@ from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $
 where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
-/// One batch with follow-ups, dead letters, the end of a later attempt or names to keep: everything hangs on the row that was updated, so that neither a
-/// zombie's settle nor a repeated one makes a second follow-up.
+/// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
+/// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
+/// second follow-up.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch
@@ -291,11 +299,12 @@ impl Settles {
         Self { connection: Connection::new(settings, PURPOSE), node, name_retention }
     }
 
-    /// Settles batches; the answer holds those that were this node's and unsettled. For the others it was too late: another node adopted them, or an earlier
-    /// settle whose answer was lost took effect.
+    /// Settles batches. The answer contains the batches that were unsettled and owned by this node.
+    /// Any other batch was adopted by another node, or was settled by an earlier statement whose
+    /// answer was lost.
     ///
-    /// Several statements, each of which commits: what those before an error have settled is settled, and said so beside the error. Of the others nothing is
-    /// known to have been done.
+    /// There are several statements, and each commits. On an error, batches that were settled
+    /// before it are part of the answer. Nothing is known about the others.
     pub async fn settle(&mut self, settlements: &[&Settlement]) -> (HashSet<BatchId>, Result<(), Error>) {
         let mut settled = HashSet::new();
         let outcome = self.settle_each(settlements, &mut settled).await;
@@ -357,7 +366,8 @@ async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[
         .await
 }
 
-/// The topic indexes of a batch; as long as its outcomes even when it has none, for the slices of all arrays to agree.
+/// Returns the topic indexes of a batch, as many as it has outcomes, so that the slices of all
+/// arrays agree.
 fn indexes_of(settlement: &Settlement) -> impl Iterator<Item = i16> {
     (0..settlement.outcomes.len()).map(|index| settlement.topic_indexes.as_ref().map_or(1, |indexes| indexes[index]))
 }
@@ -405,7 +415,7 @@ async fn settle_with_follow_ups(
 
 type Query<'q> = QueryScalar<'q, Postgres, Uuid, PgArguments>;
 
-/// Seven arrays: first ids, topics, keys, payloads, headers, names, attempts.
+/// Binds seven arrays: first ids, topics, keys, payloads, headers, names, attempts.
 fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q Row> + Clone) -> Query<'q> {
     let each = || rows.clone();
     query
