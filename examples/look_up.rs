@@ -1,6 +1,8 @@
-//! Measures how long it takes to look up a task that has fired: docs/decisions/0002 has the figures.
+//! Measures how long it takes to look up a task that has fired: docs/decisions/0002 has the
+//! figures.
 //!
-//! `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions: 10]` makes a database of its own, fills it, measures, drops it.
+//! `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions: 10]` makes
+//! a database of its own, fills it, measures, drops it.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 #![expect(clippy::unwrap_used, reason = "a measurement that fails says so and ends")]
 #![expect(clippy::as_conversions, reason = "random numbers and percentiles")]
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use punctual::clock::monotonic;
 use punctual::domain::leaves::{Parent, Partition, Rules};
-use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, Span, TaskId, TaskState, Timestamp, ids};
+use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, WidthClass, TaskId, TaskState, Timestamp, ids};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::tasks::look_up::{IN_BATCHES, LookUp};
@@ -122,8 +124,8 @@ async fn time(look_up: &LookUp, kind: &str, ids: &[(TaskId, TaskState)]) {
 /// Shows the plan that a look-up runs with.
 async fn explain(connection: &mut PgConnection, id: TaskId) {
     let earliest = ids::floor_of(id.due_at().minus(Duration::from_secs(70)));
-    let spans: Vec<String> = Span::all().map(|span| span.as_smallint().to_string()).collect();
-    let starts: Vec<String> = Span::all().map(|span| span.lowest_start(id).to_string()).collect();
+    let spans: Vec<String> = WidthClass::all().map(|span| span.as_smallint().to_string()).collect();
+    let starts: Vec<String> = WidthClass::all().map(|span| span.lowest_start(id).to_string()).collect();
     run(connection, "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off".to_owned()).await;
     run(connection, format!("prepare p (uuid, uuid, smallint[], uuid[]) as {IN_BATCHES}")).await;
     let statement = format!(
@@ -140,7 +142,8 @@ impl Loader {
     /// Six days of traffic; shares of the tasks by kind.
     async fn load(&mut self, now: i64, task_count: u64) {
         let percent = |share: u64| (task_count * share / 100) as i64;
-        // A quiet day: ticks of 20 ms, two claim loops with half of the shards each, 20 tasks a claim.
+        // A quiet day: ticks of 20 ms, two claim loops with half of the shards each, 20 tasks a
+        // claim.
         self.on_time("sparse", now - 140 * HOUR, percent(25), (20, 20)).await;
         // A busy hour or two: 1000 tasks a claim.
         self.on_time("dense", now - 100 * HOUR, percent(49), (1000, 50)).await;
@@ -261,7 +264,7 @@ impl Loader {
             array(&mut batch.rows.iter().map(|row| row.0.to_string())),
             optional(array(&mut batch.rows.iter().map(|row| row.1.unwrap_or(row.0).to_string())), is_follow_up),
             optional(repeated(&batch.rows[0].2.to_string()), is_follow_up),
-            reach.span.as_smallint(),
+            reach.width_class.as_smallint(),
             reach.from,
             reach.to,
             repeated(if is_deferred { "2" } else { "1" }),
@@ -290,7 +293,8 @@ impl Loader {
         let row = batch.rows[self.random.random_range(0..batch.rows.len())];
         let samples = self.samples.entry(kind).or_default();
         let chosen = (row.1.unwrap_or(row.0), TaskState::Published);
-        // A reservoir: each batch has the same chance, and batches of one kind are of about one size.
+        // A reservoir: each batch has the same chance, and batches of one kind are of about one
+        // size.
         if samples.len() < 10_000 {
             samples.push(chosen);
         } else {

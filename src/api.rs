@@ -13,9 +13,10 @@
 //! problems   every refusal; problem_type is the one place where it gets its status
 //! ```
 //!
-//! The API decides nothing about tasks and knows no server: it reads what is asked into the words of [`crate::node::messages`] and writes the answers
-//! down. Each request is held within bounds (see [`Settings`]); where one is reached the caller is told at once. Payloads, keys and headers are never
-//! logged.
+//! The API decides nothing about tasks and knows no server: it reads what is asked into the words
+//! of [`crate::node::messages`] and writes the answers down. Each request is held within bounds
+//! (see [`Settings`]); where one is reached the caller is told at once. Payloads, keys and headers
+//! are never logged.
 
 mod handlers;
 pub mod json;

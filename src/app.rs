@@ -100,8 +100,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     }
 }
 
-/// Connections that may wait to be accepted, as far as the kernel lets them: whoever does not get in waits a second until it tries again, and after a restart all
-/// callers come at once.
+/// Connections that may wait to be accepted, as far as the kernel lets them: whoever does not get
+/// in waits a second until it tries again, and after a restart all callers come at once.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -135,7 +135,8 @@ async fn run(
     let running = assembly::start(settings, parts, checked.cluster, service, tasks).await?;
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
-    // The loops have ended before the heartbeat says that nobody is there any more: what is left, if anything, is adopted at once.
+    // The loops have ended before the heartbeat says that nobody is there any more: what is left,
+    // if anything, is adopted at once.
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
     }
@@ -156,7 +157,7 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
     while !running.is_idle() {
         let (is_hopeless, span) = (tasks.has_failed(&VITAL), clock::monotonic().since(began_at));
         if is_hopeless && span >= HOPELESS_GRACE || span >= settings.drain_timeout {
-            let amount = running.holdings.amount();
+            let amount = running.in_flight.amount();
             let reason = if is_hopeless { "this node cannot publish or settle it" } else { "the drain timeout has passed" };
             tracing::warn!(batches = amount.batches, tasks = amount.tasks, reason, "given up what is left: other nodes adopt it");
             running.give_up();
@@ -170,7 +171,8 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
 /// A supervisor may send the same wish twice, to the process and to its group.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM, SIGINT or SIGHUP drains; one that comes later than [`SAME_WISH`] after it ends the process at once.
+/// The first SIGTERM, SIGINT or SIGHUP drains; one that comes later than [`SAME_WISH`] after it
+/// ends the process at once.
 fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     let mut signals = Signals::listen(&EndSignal::ALL)?;
     let tasks = tasks.clone();
@@ -193,8 +195,9 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As the first process of a container: ends the process at the first signal, with the exit code that a shell reports elsewhere. A
-/// transaction that is open is rolled back with its connection. Commands that end in their own way are left to do so.
+/// As the first process of a container: ends the process at the first signal, with the exit code
+/// that a shell reports elsewhere. A transaction that is open is rolled back with its connection.
+/// Commands that end in their own way are left to do so.
 ///
 /// # Errors
 /// When the system takes no handler.

@@ -1,9 +1,13 @@
-//! Measures a running cluster through its public interface alone: tasks go in over REST, records are read from the topic, and lateness is the broker's append
-//! time less the due time. The subcommand `bench`; docs/benchmarks.md is made with it.
+//! Measures a running cluster through its public interface alone: tasks go in over REST, records
+//! are read from the topic, and lateness is the broker's append time less the due time. The
+//! subcommand `bench`; docs/benchmarks.md is made with it.
 //!
-//! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`immediate`]) submits by [`flow`] into an [`intake`] and ends in a [`report`].
-//! - The [`ledger`] holds what was submitted against what arrived: early, lost, duplicates, lateness.
-//! - An intake is Punctual's REST interface here ([`rest`]); programs that it is compared with (`benches/`) bring their own and run the same scenarios.
+//! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`immediate`]) submits
+//!   by [`flow`] into an [`intake`] and ends in a [`report`].
+//! - The [`ledger`] holds what was submitted against what arrived: early, lost, duplicates,
+//!   lateness.
+//! - An intake is Punctual's REST interface here ([`rest`]); programs that it is compared with
+//!   (`benches/`) bring their own and run the same scenarios.
 
 pub mod args;
 pub mod cpu;
@@ -33,7 +37,8 @@ use crate::kafka;
 use crate::postgres::connection;
 use crate::postgres::connection::OldSnapshot;
 
-/// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the consumer.
+/// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the
+/// consumer.
 pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {
     if let Err(wrong) = bench.check() {
         say(&format!("bench: {wrong}"));

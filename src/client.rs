@@ -1,7 +1,9 @@
-//! Clients of the REST API, for people and scripts: the subcommands `submit`, `show`, `cancel`, `list` and `dead`.
+//! Clients of the REST API, for people and scripts: the subcommands `submit`, `show`, `cancel`,
+//! `list` and `dead`.
 //!
-//! Each prints what came of it (stdout what was asked for, stderr why not), and says by its exit code what a script should do next. A call is made again
-//! only where that is safe: what has a name, what certainly was not done, what changes nothing the second time.
+//! Each prints what came of it (stdout what was asked for, stderr why not), and says by its exit
+//! code what a script should do next. A call is made again only where that is safe: what has a
+//! name, what certainly was not done, what changes nothing the second time.
 
 pub mod answer;
 pub mod args;

@@ -1,4 +1,5 @@
-//! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every problem is reported at once.
+//! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every
+//! problem is reported at once.
 
 mod args;
 mod etcd;
@@ -62,7 +63,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Says it, each problem in a line of its own, and gives the exit code: 2, but 0 after `--help` and `--version`.
+    /// Says it, each problem in a line of its own, and gives the exit code: 2, but 0 after `--help`
+    /// and `--version`.
     pub fn report(&self) -> ExitCode {
         let (said, code) = match self {
             Self::Usage(error) => (error.print(), u8::try_from(error.exit_code()).unwrap_or(2)),
@@ -86,7 +88,8 @@ pub enum Wanted<'a> {
     Consumer(&'a [Property]),
 }
 
-/// Reads the command line and the environment. `check` says what the modules that are to use the settings find wrong with them.
+/// Reads the command line and the environment. `check` says what the modules that are to use the
+/// settings find wrong with them.
 pub fn read(
     words: impl IntoIterator<Item = OsString>,
     check: impl Fn(Wanted<'_>) -> Vec<Problem>,
@@ -146,7 +149,8 @@ fn command() -> clap::Command {
     without_values(args::Cli::command())
 }
 
-/// A variable that is set to nothing is not set: that is what a template leaves of one that nobody gave.
+/// A variable that is set to nothing is not set: that is what a template leaves of one that nobody
+/// gave.
 fn without_values(command: clap::Command) -> clap::Command {
     let quiet = |arg: clap::Arg| {
         let is_empty = arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));

@@ -2,7 +2,7 @@
 //! answer out. No I/O and no clock.
 
 pub mod assignment;
-pub mod books;
+pub mod batch_registry;
 pub mod claiming;
 pub mod cluster_clock;
 pub mod failure;

@@ -1,6 +1,7 @@
 //! Errors as a line of the log, or an answer, tells them.
 //!
-//! Errors of this program say what was attempted, and never repeat their source: the chain says why.
+//! Errors of this program say what was attempted, and never repeat their source: the chain says
+//! why.
 
 use std::error::Error;
 

@@ -1,8 +1,9 @@
 //! Who is here: all of etcd-client. etcd holds the members, nothing else.
 //!
-//! Two tasks, each with a client of its own: the *session* keeps this node's key alive, the *watch* follows the keys of all nodes. Neither ever fails
-//! the node: without etcd the session is `Lost`, the view is `Away`, both try again for ever, and everything else goes on with what it has. Every call
-//! has a deadline, for a client of a killed etcd hangs.
+//! Two tasks, each with a client of its own: the *session* keeps this node's key alive, the *watch*
+//! follows the keys of all nodes. Neither ever fails the node: without etcd the session is `Lost`,
+//! the view is `Away`, both try again for ever, and everything else goes on with what it has. Every
+//! call has a deadline, for a client of a killed etcd hangs.
 
 mod client;
 mod contact;
@@ -23,7 +24,8 @@ pub use metrics::Metrics;
 pub use session::{Session, State};
 pub use settings::{Credentials, Settings};
 
-/// Starts the watch and the session of `node`. The session is not held before [`Session::announce`].
+/// Starts the watch and the session of `node`. The session is not held before
+/// [`Session::announce`].
 pub fn start(settings: &Settings, node: NodeId, tasks: &Tasks, metrics: Metrics) -> (Session, watch::Receiver<View>) {
     let (view_in, view) = watch::channel(View::Away { since: clock::monotonic() });
     tasks.spawn("etcd members", members::run(settings.clone(), view_in, tasks.stopping.clone(), metrics.clone()));

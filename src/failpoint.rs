@@ -10,11 +10,11 @@ macro_rules! points {
     ($($(#[$what:meta])* $point:ident = $name:literal,)*) => {
         /// A moment between two steps that belong together.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Point {
+        pub enum Failpoint {
             $($(#[$what])* $point,)*
         }
 
-        impl Point {
+        impl Failpoint {
             pub const ALL: &[Self] = &[$(Self::$point,)*];
 
             /// Returns the spelling in the variable.
@@ -67,11 +67,11 @@ pub const VARIABLE: &str = "PUNCTUAL_KILL_AT";
 
 #[cfg(not(debug_assertions))]
 #[inline(always)]
-pub const fn reach(_point: Point) {}
+pub const fn reach(_point: Failpoint) {}
 
 /// Aborts the process if the test asked for this point.
 #[cfg(debug_assertions)]
-pub fn reach(point: Point) {
+pub fn reach(point: Failpoint) {
     if let Some(armed) = armed::ARMED.as_ref()
         && armed.is_due(point)
     {
@@ -85,13 +85,13 @@ mod armed {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::{Point, VARIABLE};
+    use super::{Failpoint, VARIABLE};
 
     pub(super) static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| given().as_deref().and_then(Armed::read));
 
     #[derive(Debug)]
     pub(super) struct Armed {
-        point: Point,
+        point: Failpoint,
         left: AtomicU32,
     }
 
@@ -99,11 +99,11 @@ mod armed {
         /// Parses `name` or `name:times`. Returns `None` for any other text.
         pub(super) fn read(text: &str) -> Option<Self> {
             let (name, times) = text.split_once(':').unwrap_or((text, "1"));
-            let point = *Point::ALL.iter().find(|point| point.name() == name)?;
+            let point = *Failpoint::ALL.iter().find(|point| point.name() == name)?;
             Some(Self { point, left: AtomicU32::new(times.parse().ok().filter(|times| *times > 0)?) })
         }
 
-        pub(super) fn is_due(&self, point: Point) -> bool {
+        pub(super) fn is_due(&self, point: Failpoint) -> bool {
             point == self.point && self.left.fetch_sub(1, Ordering::Relaxed) == 1
         }
     }
@@ -120,14 +120,14 @@ mod armed {
         #[test]
         fn a_point_is_due_at_the_time_that_was_asked_for_and_no_other_ever() {
             let armed = Armed::read("settle-ready:3").unwrap();
-            let comings = [Point::SettleReady, Point::ClaimCommitted, Point::SettleReady, Point::SettleReady, Point::SettleReady];
+            let comings = [Failpoint::SettleReady, Failpoint::ClaimCommitted, Failpoint::SettleReady, Failpoint::SettleReady, Failpoint::SettleReady];
             assert_eq!(comings.map(|point| armed.is_due(point)), [false, false, false, true, false]);
             assert!(["", "nowhere", "settle-ready:0", "settle-ready:x"].iter().all(|text| Armed::read(text).is_none()));
         }
 
         #[test]
         fn all_points_can_be_named() {
-            assert!(Point::ALL.iter().all(|point| Armed::read(point.name()).is_some_and(|armed| armed.point == *point)));
+            assert!(Failpoint::ALL.iter().all(|point| Armed::read(point.name()).is_some_and(|armed| armed.point == *point)));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the function that runs it.
+//! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the
+//! function that runs it.
 
 pub mod cluster;
 pub mod connection;

@@ -1,8 +1,9 @@
 //! Signals that tell this process to end, and those that its parent had it ignore.
 //!
-//! A process that listens for a signal replaces what it inherited. `nohup`, and a shell that starts a command in the background,
-//! hand a command SIGHUP or SIGINT as ignored: both stay ignored here. SIGTERM always counts, for supervisors end a process by it.
-//! The kernel keeps signals without a handler from the first process of a container, so there every command needs handlers.
+//! A process that listens for a signal replaces what it inherited. `nohup`, and a shell that starts
+//! a command in the background, hand a command SIGHUP or SIGINT as ignored: both stay ignored here.
+//! SIGTERM always counts, for supervisors end a process by it. The kernel keeps signals without a
+//! handler from the first process of a container, so there every command needs handlers.
 
 use std::io;
 
@@ -45,8 +46,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens for `endings`, unless they were inherited as ignored; the others keep what they do. Only the first listener of a
-    /// process sees what was inherited.
+    /// Listens for `endings`, unless they were inherited as ignored; the others keep what they do.
+    /// Only the first listener of a process sees what was inherited.
     ///
     /// # Errors
     /// When the system takes no handler.

@@ -1,5 +1,5 @@
-//! The structure of the program, checked. ARCHITECTURE.md is the map; here is what keeps it true. Each rule is also tried on an example that breaks it: a
-//! rule that cannot fail is none.
+//! The structure of the program, checked. ARCHITECTURE.md is the map; here is what keeps it true.
+//! Each rule is also tried on an example that breaks it: a rule that cannot fail is none.
 #![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
 
 #[path = "architecture/modules.rs"]
@@ -20,7 +20,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file that could be committed, by its path from the root: all but what `.gitignore` names and git's own.
+/// Every file that could be committed, by its path from the root: all but what `.gitignore` names
+/// and git's own.
 fn files() -> Vec<(String, String)> {
     let ignored = fs::read_to_string(root().join(".gitignore")).unwrap_or_default();
     let ignored: Vec<&str> = ignored.lines().map(|line| line.trim().trim_matches('/')).chain([".git"]).collect();

@@ -1,4 +1,5 @@
-//! The oracle of the fault runner, on histories made by hand: one that keeps every promise, and each promise broken once. An oracle that cannot fail is none.
+//! The oracle of the fault runner, on histories made by hand: one that keeps every promise, and
+//! each promise broken once. An oracle that cannot fail is none.
 #![expect(clippy::expect_used, clippy::as_conversions, reason = "a test ends where something is not as it should be")]
 
 #[path = "faults/clock.rs"]
@@ -32,7 +33,8 @@ use uuid::Uuid;
 const START: i64 = 1_000_000;
 const END: i64 = START + 60_000;
 
-/// A history to which tasks are added, each whole and as it should be; then a test spoils something.
+/// A history to which tasks are added, each whole and as it should be; then a test spoils
+/// something.
 fn history() -> History {
     let topics = ["steady", "unavailable", "deleted", "limited"];
     let topics = topics.map(|name| Topic { name: name.to_owned(), ..Topic::default() }).to_vec();

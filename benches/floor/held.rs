@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use punctual::domain::{Batch, Outcome};
-use punctual::kafka::{Fate, Producer, Report};
+use punctual::kafka::{DeliveryOutcome, DeliveryReport, Producer};
 use punctual::postgres::tasks::settle::Settlement;
 
-/// A claim takes at most 4,000 tasks: a ticket is the slot, and the task's place in its batch.
+/// A claim takes at most 4,000 tasks: a correlation id is the slot, and the task's place in its
+/// batch.
 const PLACE_BITS: usize = 13;
 pub const SLOTS: usize = 1 << 14;
 
@@ -67,9 +68,9 @@ impl Slots {
     }
 
     /// Takes in a report; returns the batch when it was the last one of it.
-    pub fn take_in(&self, report: Report) -> Option<Arc<Held>> {
-        let (slot, place) = (report.ticket >> PLACE_BITS, report.ticket & ((1 << PLACE_BITS) - 1));
-        let Fate::Acknowledged(receipt) = report.fate else { unreachable!("not acknowledged: {:?}", report.fate) };
+    pub fn take_in(&self, report: DeliveryReport) -> Option<Arc<Held>> {
+        let (slot, place) = (report.correlation_id >> PLACE_BITS, report.correlation_id & ((1 << PLACE_BITS) - 1));
+        let DeliveryOutcome::Acknowledged(receipt) = report.outcome else { unreachable!("not acknowledged: {:?}", report.outcome) };
         let mut entry = self.held[slot].lock().expect("whole");
         let held = entry.as_ref().expect("a report comes once");
         held.outcomes.lock().expect("whole")[place] = Some(Outcome::Published(receipt));

@@ -1,7 +1,9 @@
-//! The floor: Punctual's claim statement, its producer and its settle statement, called in a bare loop with no product around them: no membership, no bounds,
-//! no retries, no API. What it costs is what a node cannot go below. Its tasks are the product's own, in the product's own schema.
+//! The floor: Punctual's claim statement, its producer and its settle statement, called in a bare
+//! loop with no product around them: no membership, no bounds, no retries, no API. What it costs is
+//! what a node cannot go below. Its tasks are the product's own, in the product's own schema.
 //!
-//! `floor DATABASE-URL KAFKA FROM-MS`: claims what is due from that moment on, each task at its due time, for ever.
+//! `floor DATABASE-URL KAFKA FROM-MS`: claims what is due from that moment on, each task at its due
+//! time, for ever.
 #![expect(
     clippy::print_stderr,
     clippy::as_conversions,
@@ -108,7 +110,8 @@ impl Claiming {
                     count as u128
                 }
             };
-            // The next range holds about as many as wanted; a range cut off at the front says little.
+            // The next range holds about as many as wanted; a range cut off at the front says
+            // little.
             if to < front {
                 width = (width / got.max(1)).saturating_mul(TARGET).clamp(width / 2, width.saturating_mul(2));
             }

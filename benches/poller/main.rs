@@ -1,8 +1,10 @@
-//! The poller that everybody writes, tuned as well as it can be: one table, an index on (status, due_at), `for update skip locked` in batches of 1000, an
-//! idempotent producer with acks=all, and the rows marked as done in the same transaction once Kafka has acknowledged them. A full batch is followed by the next
-//! at once; otherwise it polls every so many milliseconds.
+//! The poller that everybody writes, tuned as well as it can be: one table, an index on (status,
+//! due_at), `for update skip locked` in batches of 1000, an idempotent producer with acks=all, and
+//! the rows marked as done in the same transaction once Kafka has acknowledged them. A full batch
+//! is followed by the next at once; otherwise it polls every so many milliseconds.
 //!
-//! `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves it a microsecond each.
+//! `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves it a
+//! microsecond each.
 #![expect(
     clippy::print_stderr,
     clippy::expect_used,
@@ -20,7 +22,8 @@ use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::sync::mpsc;
 
-/// `now()`, the time of the transaction: `clock_timestamp()` is volatile, and would make each poll read all that is pending.
+/// `now()`, the time of the transaction: `clock_timestamp()` is volatile, and would make each poll
+/// read all that is pending.
 const DUE: &str = "
 select id, topic, key, payload from poll_task
 where status = 0 and due_at <= now()

@@ -67,7 +67,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Prepares a contender in an empty database, with these settings of its cluster (as `migrate` takes them) if it is ours; nothing runs yet.
+    /// Prepares a contender in an empty database, with these settings of its cluster (as `migrate`
+    /// takes them) if it is ours; nothing runs yet.
     pub async fn prepare(servers: &Servers, place: &Place, who: Who, cluster: &[&str]) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let (name, command) = match who {

@@ -1,4 +1,5 @@
-//! How the poller's table and the floor's are filled: the same records, by the same scenarios, without HTTP.
+//! How the poller's table and the floor's are filled: the same records, by the same scenarios,
+//! without HTTP.
 
 use punctual::bench::ledger::Planned;
 use punctual::bench::load::intake::{Answered, Intake, Lane};

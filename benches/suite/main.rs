@@ -1,8 +1,11 @@
-//! The suite behind `make bench`: each scenario against Punctual (one node and two), the poller that everybody writes, and the floor, one after the other on the
-//! same servers. Writes docs/benchmarks.md with its pictures.
+//! The suite behind `make bench`: each scenario against Punctual (one node and two), the poller
+//! that everybody writes, and the floor, one after the other on the same servers. Writes
+//! docs/benchmarks.md with its pictures.
 //!
-//! `suite [--full] [--tiny] [--only SCENARIO].. [--again] [--page]`. Needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the
-//! release programs beside its own. What was measured is kept in `PUNCTUAL_BENCH_FOLDER` and not measured again unless `--again` says so.
+//! `suite [--full] [--tiny] [--only SCENARIO].. [--again] [--page]`. Needs the servers
+//! (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the release
+//! programs beside its own. What was measured is kept in `PUNCTUAL_BENCH_FOLDER` and not measured
+//! again unless `--again` says so.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,

@@ -28,7 +28,8 @@ use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
 const LANES: usize = 8;
-/// A round is 25 s. A broker that was just started took 5.4, 9.3, 4.5 and 4.3 us a task in the first four (2 cores, 2026-11-23).
+/// A round is 25 s. A broker that was just started took 5.4, 9.3, 4.5 and 4.3 us a task in the
+/// first four (2 cores, 2026-11-23).
 const WARM_UP_ROUNDS_MAX: u32 = 6;
 const WARM_WITHIN: f64 = 0.15;
 
@@ -70,7 +71,8 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
     Ok(())
 }
 
-/// Publishes, unmeasured, until a round costs the broker what the one before it did: its JVM compiles what runs often, and costs more until, and while, it does so.
+/// Publishes, unmeasured, until a round costs the broker what the one before it did: its JVM
+/// compiles what runs often, and costs more until, and while, it does so.
 async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let mut before = f64::INFINITY;
     for round in 1..=WARM_UP_ROUNDS_MAX {
@@ -117,7 +119,8 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    /// Somebody who watches Postgres and the claims of a long run; also when what is measured begins, and how long it is.
+    /// Somebody who watches Postgres and the claims of a long run; also when what is measured
+    /// begins, and how long it is.
     fn observer(&self, running: &Running) -> Option<(Observer, Duration, Duration)> {
         let Job::Steady(steady) = self.cell.job else { return None };
         let observer = || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
@@ -279,7 +282,8 @@ impl One<'_> {
     /// What it costs to have nothing to do.
     async fn idle<I: Intake>(&self, running: &Running, intake: &I, pending: u64, seconds: u64) -> Result<Report, Failure> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
-        // What the load left behind (a checkpoint's writes, the vacuum of what was loaded) is not idleness.
+        // What the load left behind (a checkpoint's writes, the vacuum of what was loaded) is not
+        // idleness.
         tokio::time::sleep(plan::warm_up(self.size)).await;
         let before = cpu::Sample::take(running.watched());
         tokio::time::sleep(Duration::from_secs(seconds)).await;

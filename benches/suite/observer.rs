@@ -1,4 +1,5 @@
-//! What a long run leaves behind in Postgres, and how long its claims take, held against each other in the spans that a soak compares.
+//! What a long run leaves behind in Postgres, and how long its claims take, held against each other
+//! in the spans that a soak compares.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// `n_live_tup` and `n_dead_tup` are what autovacuum decides by. Leaves are never analyzed, so their count of dead rows is exact up to the counters' delay of a second.
+/// `n_live_tup` and `n_dead_tup` are what autovacuum decides by. Leaves are never analyzed, so
+/// their count of dead rows is exact up to the counters' delay of a second.
 const LOOK: &str = "-- look at a long run
 select
   (select count(*)::float8 from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace) as tables,

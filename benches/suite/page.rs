@@ -15,7 +15,8 @@ use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
 use crate::servers::{COMMIT, MACHINE, Servers, WRITE_BACK, said};
 
-/// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is not the floor: 7 to 11, a quarter more or less.
+/// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is
+/// not the floor: 7 to 11, a quarter more or less.
 const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
 /// A poller that bursts more slowly than this, in tasks per second, is lame.
 const POLLER_BURST_MIN: f64 = 33_000.0;
@@ -31,7 +32,8 @@ pub fn show(results: &Results) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page and its pictures. What was not measured in full is shown as the short run measured it, if it did, and else stays as the page has it.
+/// Writes the page and its pictures. What was not measured in full is shown as the short run
+/// measured it, if it did, and else stays as the page has it.
 pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
@@ -105,7 +107,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     Ok(text)
 }
 
-/// Whether the opponents were what they should be, in this run, or in the short one where this one did not get to them.
+/// Whether the opponents were what they should be, in this run, or in the short one where this one
+/// did not get to them.
 fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
     let load = |cell, who| Ok::<_, Failure>(results.load(cell, who)?.or(short.load(cell, who)?));
     let floor = load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
@@ -222,7 +225,8 @@ fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
     text
 }
 
-/// What is told of a contender for several parts of a long run: a column for each part, so that what grows shows.
+/// What is told of a contender for several parts of a long run: a column for each part, so that
+/// what grows shows.
 fn facts_over_time(who: &Who, report: &Report) -> String {
     let mut facts: BTreeMap<String, [Option<f64>; SIXTHS.len()]> = BTreeMap::new();
     for (name, value) in &report.facts {

@@ -71,7 +71,8 @@ pub struct Steady {
     pub is_held: bool,
     /// Tasks of a burst on another topic, due in the middle.
     pub burst: u32,
-    /// Leaves are 2 minutes wide, so that they come and go; and what grows is looked at, as it is while an old snapshot is held.
+    /// Leaves are 2 minutes wide, so that they come and go; and what grows is looked at, as it is
+    /// while an old snapshot is held.
     pub is_soak: bool,
 }
 
@@ -109,7 +110,8 @@ pub fn cells(size: Size) -> Vec<Cell> {
     cells
 }
 
-/// Done before all else, and not measured: a broker that was just started runs on code that its JVM has yet to compile, at two to three times the cost.
+/// Done before all else, and not measured: a broker that was just started runs on code that its JVM
+/// has yet to compile, at two to three times the cost.
 pub fn warm_up_cell() -> Cell {
     let job = Job::Drain { count: 500_000, lead: 15, spread: 2 };
     Cell { name: "warm-up", title: "Warm-up".to_owned(), job, ..drain(Size::Short) }

@@ -1,4 +1,5 @@
-//! What was measured, in a folder: one file for each scenario and contender, so that an interrupted suite goes on where it was.
+//! What was measured, in a folder: one file for each scenario and contender, so that an interrupted
+//! suite goes on where it was.
 
 use std::fs;
 use std::path::{Path, PathBuf};

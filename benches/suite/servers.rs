@@ -134,8 +134,9 @@ impl Servers {
     }
 }
 
-/// From how much on, and how often, this machine's kernel writes back what programs wrote without waiting for it (`vm.dirty_*`): what it does in one go, a
-/// commit waits for. Empty where the kernel does not tell.
+/// From how much on, and how often, this machine's kernel writes back what programs wrote without
+/// waiting for it (`vm.dirty_*`): what it does in one go, a commit waits for. Empty where the
+/// kernel does not tell.
 pub fn write_back() -> String {
     let value =
         |name: &str| -> Option<u64> { std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok() };
@@ -148,7 +149,8 @@ pub fn write_back() -> String {
     format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
 }
 
-/// What is checked out, and whether the programs were changed in it: the pages that a run writes do not count.
+/// What is checked out, and whether the programs were changed in it: the pages that a run writes do
+/// not count.
 pub fn commit() -> String {
     let is_changed = !said("git", &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"]).is_empty();
     format!("{}{}", said("git", &["rev-parse", "--short", "HEAD"]), if is_changed { " with changes" } else { "" })

@@ -15,7 +15,8 @@ const SECONDS_BEFORE: u64 = 7;
 const MEASURED: &str = "14s";
 const UNSETTLED_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Does it `count` times, each with a cluster of its own; the report's distribution is that of the rounds' worst latenesses.
+/// Does it `count` times, each with a cluster of its own; the report's distribution is that of the
+/// rounds' worst latenesses.
 pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Report, Failure> {
     let mut worst = Spans::default();
     let mut all: Option<Report> = None;

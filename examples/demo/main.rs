@@ -1,7 +1,9 @@
-//! The demo: two nodes publish 1,000 tasks, one of them is killed half-way, and what was promised is held against what a consumer saw.
+//! The demo: two nodes publish 1,000 tasks, one of them is killed half-way, and what was promised
+//! is held against what a consumer saw.
 //!
-//! Needs a Postgres, a Kafka and an etcd (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`) and the program (`PUNCTUAL_BIN`): `make demo`
-//! brings all of it. Exit code 0 when every promise was kept, 1 when not.
+//! Needs a Postgres, a Kafka and an etcd (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`,
+//! `PUNCTUAL_ETCD`) and the program (`PUNCTUAL_BIN`): `make demo` brings all of it. Exit code 0
+//! when every promise was kept, 1 when not.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own: it reads the environment and the clock, and waits, by itself"

@@ -34,7 +34,8 @@ fn program(servers: &Servers) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Makes the schema. A horizon of two hours is enough for ten seconds, and its few leaves are made quickly.
+/// Makes the schema. A horizon of two hours is enough for ten seconds, and its few leaves are made
+/// quickly.
 pub async fn migrate(servers: &Servers) -> Result<(), Failure> {
     let output = program(servers)?.args(["migrate", "--horizon", "2h"]).output().await?;
     if output.status.success() {

@@ -1,4 +1,5 @@
-//! The servers, and what the demo makes there for itself: a fresh database and a fresh topic, forgotten at its end.
+//! The servers, and what the demo makes there for itself: a fresh database and a fresh topic,
+//! forgotten at its end.
 
 use std::time::Duration;
 
@@ -50,7 +51,8 @@ impl Servers {
         Ok(servers)
     }
 
-    /// With the broker's append time: what the consumer then sees is when a record was really there.
+    /// With the broker's append time: what the consumer then sees is when a record was really
+    /// there.
     async fn create_topic(&self) -> Result<(), Failure> {
         let topic =
             NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime");

@@ -115,7 +115,8 @@ pub fn lateness(arrival: &Arrival, due_at: &HashMap<Uuid, i64>) -> Option<i64> {
     due_at.get(&arrival.id).map(|due_at| arrival.appended_at - due_at)
 }
 
-/// Kills `victim` while it certainly holds unsettled work: it is frozen, Postgres is asked what it holds, and only if that is something it is killed.
+/// Kills `victim` while it certainly holds unsettled work: it is frozen, Postgres is asked what it
+/// holds, and only if that is something it is killed.
 async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &mut PgConnection) -> Result<Kill, Failure> {
     let shards = survivor.shards_of(victim.id, http).await?;
     until("the node holds unsettled work", NODE_DEADLINE, async || {
@@ -129,7 +130,8 @@ async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &
     .await?;
     victim.kill().await?;
     let killed_at = now_ms();
-    // Asked again: a claim that Postgres was carrying out has come to its end by now. Nobody adopts anything for seconds.
+    // Asked again: a claim that Postgres was carrying out has come to its end by now. Nobody adopts
+    // anything for seconds.
     Ok(Kill {
         at: killed_at,
         in_flight: unsettled(sql, victim.id).await?.into_iter().collect(),

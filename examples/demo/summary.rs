@@ -127,7 +127,8 @@ impl Facts {
         self.due_at.keys().filter(|id| !is_right(id)).count()
     }
 
-    /// True for what had to wait for the take-over: what was in flight on the killed node, and what its shards had due until others took over.
+    /// True for what had to wait for the take-over: what was in flight on the killed node, and what
+    /// its shards had due until others took over.
     fn is_disturbed(&self, arrival: &Arrival) -> bool {
         let task = TaskId::from_uuid(arrival.id);
         let due_after = task.due_at().as_millis() - self.kill.at;

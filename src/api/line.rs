@@ -49,7 +49,8 @@ impl Line {
         self.open.fetch_sub(1, Ordering::Release);
     }
 
-    /// The request, of HTTP/1, is answered although a rest of its body is to come: no other request can follow.
+    /// The request, of HTTP/1, is answered although a rest of its body is to come: no other request
+    /// can follow.
     pub fn leaves_rest(&self) {
         self.has_rest.store(true, Ordering::Release);
     }
@@ -97,7 +98,8 @@ fn millis_of(moment: Monotonic) -> u64 {
     u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who is connected: an entry for each address with an open connection, so that the bound on connections bounds these, too.
+/// Who is connected: an entry for each address with an open connection, so that the bound on
+/// connections bounds these, too.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 
@@ -107,7 +109,8 @@ struct Entered {
     places: Arc<Places>,
 }
 
-/// What a place is for. Each has places of its own, so that callers who take all of one kind do not keep a platform from asking how the node is.
+/// What a place is for. Each has places of its own, so that callers who take all of one kind do not
+/// keep a platform from asking how the node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     Work,
@@ -136,7 +139,8 @@ impl Places {
 }
 
 impl Callers {
-    /// A connection from `address` has begun; `None` when as many of this caller as may be are open.
+    /// A connection from `address` has begun; `None` when as many of this caller as may be are
+    /// open.
     pub fn enter(&self, address: IpAddr, connections_max: usize) -> Option<Caller> {
         let address = caller_of(address);
         let mut all = self.lock();

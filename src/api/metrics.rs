@@ -9,7 +9,8 @@ use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durati
 /// Names and values come from tables of this crate, never from a request: their number is bounded.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The bounds that turn something away, those of the service included. Each has a series from the start, so that its first event is not missed by a rate.
+/// The bounds that turn something away, those of the service included. Each has a series from the
+/// start, so that its first event is not missed by a rate.
 const BOUNDS: [&str; 17] = [
     "requests_in_flight",
     "caller_requests",
@@ -109,7 +110,8 @@ impl Metrics {
         self.batch_tasks.get_or_create(&[("status", status_label(status))]).inc_by(count);
     }
 
-    /// A caller was too slow: it was waited for `header`, `idle`, `answer`, or for the `rest` of what it sent.
+    /// A caller was too slow: it was waited for `header`, `idle`, `answer`, or for the `rest` of
+    /// what it sent.
     pub fn cut_off(&self, deadline: &'static str) {
         debug_assert!(DEADLINES.contains(&deadline), "{deadline} is not in the list of deadlines");
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();

@@ -1,4 +1,5 @@
-//! Every answer that is no success: the problems, their types, their pages, and which refusal is which.
+//! Every answer that is no success: the problems, their types, their pages, and which refusal is
+//! which.
 
 pub mod pages;
 pub mod problem;

@@ -1,4 +1,5 @@
-//! Requests, read: bodies, fields, queries, drafts of tasks, and the headers that say which request it is.
+//! Requests, read: bodies, fields, queries, drafts of tasks, and the headers that say which request
+//! it is.
 
 pub(super) mod body;
 pub mod draft;

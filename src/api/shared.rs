@@ -14,19 +14,21 @@ use super::metrics::Metrics;
 use super::problems::problem::Problem;
 use super::problems::refusal::of_trouble;
 use crate::clock;
-use crate::domain::{List, Monotonic, Seldom, TopicName};
-use crate::node::messages::Trouble;
+use crate::domain::{List, Monotonic, Throttle, TopicName};
+use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
-/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
-/// connections and headers, and have places of their own, which are no setting.
+/// Each bound with its status when it is reached; docs/operations.md has them in one table.
+/// `/livez`, `/readyz` and `/metrics` are held by those on connections and headers, and have places
+/// of their own, which are no setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being read, unpacked, parsed or stored, and of answers beyond 64 KiB until they are written: 503. At least one of
-    /// the largest always fits, if it is not compressed.
+    /// Bytes of all bodies that are being read, unpacked, parsed or stored, and of answers beyond
+    /// 64 KiB until they are written: 503. At least one of the largest always fits, if it is not
+    /// compressed.
     pub body_memory_max: usize,
     /// Bytes of a request's header, with 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
     pub header_bytes_max: usize,
@@ -40,26 +42,30 @@ pub struct Settings {
     pub streams_max: u32,
     /// Connections, idle ones included: those beyond it are answered 503 and closed.
     pub connections_max: usize,
-    /// Of these, connections of one caller, at least one: those beyond it are answered 429 and closed.
+    /// Of these, connections of one caller, at least one: those beyond it are answered 429 and
+    /// closed.
     pub caller_connections_max: usize,
-    /// How long the header of a request may take from its first byte, and the first request of a connection from its beginning: closed without an
-    /// answer.
+    /// How long the header of a request may take from its first byte, and the first request of a
+    /// connection from its beginning: closed without an answer.
     pub header_timeout: Duration,
     /// How long a connection may be without a request: closed.
     pub idle_timeout: Duration,
-    /// How long a request may take from its header to its answer: 408 while its body is awaited, 503 after.
+    /// How long a request may take from its header to its answer: 408 while its body is awaited,
+    /// 503 after.
     pub request_deadline: Duration,
-    /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed. A stream of HTTP/2 is reset this long after
-    /// `request_deadline`.
+    /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed.
+    /// A stream of HTTP/2 is reset this long after `request_deadline`.
     pub answer_timeout: Duration,
 }
 
 /// The bound on bodies that are unpacked at a time.
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
-/// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time would make none quicker.
+/// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time
+/// would make none quicker.
 const UNPACKED_AT_ONCE_MAX: usize = 8;
 
-/// Texts of metrics that may be read at a time; each may have some hundred KiB. More than one caller can ask for.
+/// Texts of metrics that may be read at a time; each may have some hundred KiB. More than one
+/// caller can ask for.
 const METRICS_AT_ONCE_MAX: usize = 128;
 
 /// What the handlers share.
@@ -74,7 +80,8 @@ pub struct Shared {
     /// Bytes that bodies, and large answers, may still take.
     pub body_memory: Arc<Semaphore>,
     pub body_memory_max: u32,
-    /// Bytes that answers may still have which wait for such memory although they are made: a quarter of it, or one answer.
+    /// Bytes that answers may still have which wait for such memory although they are made: a
+    /// quarter of it, or one answer.
     pub waiting_answers: Semaphore,
     pub waiting_answers_max: u32,
     /// Bodies that may still be unpacked at the same time.
@@ -83,7 +90,7 @@ pub struct Shared {
     requests: Semaphore,
     /// Texts of metrics that may still be asked for.
     metrics_texts: Semaphore,
-    caller_said: Mutex<Seldom>,
+    caller_said: Mutex<Throttle>,
 }
 
 /// Which caller is at its bound is said so often.
@@ -119,11 +126,12 @@ impl Shared {
             unpacking,
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
-            caller_said: Mutex::new(Seldom::new(SAY_CALLER_EVERY)),
+            caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),
         }
     }
 
-    /// The places that all callers together have for `purpose`, and the name of their bound. Those for health are bounded by the connections.
+    /// The places that all callers together have for `purpose`, and the name of their bound. Those
+    /// for health are bounded by the connections.
     pub fn places(&self, purpose: Purpose) -> Option<(&Semaphore, &'static str)> {
         match purpose {
             Purpose::Work => Some((&self.requests, "requests_in_flight")),
@@ -140,11 +148,12 @@ impl Shared {
         })
     }
 
-    /// What the service answers in time; `unknown` is what the caller is told when it is not known what was done.
+    /// What the service answers in time; `unknown` is what the caller is told when it is not known
+    /// what was done.
     pub fn ask<T>(
         &self,
         deadline: Deadline,
-        call: impl Future<Output = Result<T, Trouble>>,
+        call: impl Future<Output = Result<T, Unavailable>>,
         unknown: impl Fn(&str) -> Problem,
     ) -> impl Future<Output = Result<T, Problem>> {
         // On the heap, for it is large, and so would be whatever waits for it.
@@ -155,8 +164,8 @@ impl Shared {
         }
     }
 
-    /// What an answer that found nothing of `topic` says of it: whether it is there, or null when that cannot be told. `searched`:
-    /// see [`Service::knows_topic`].
+    /// What an answer that found nothing of `topic` says of it: whether it is there, or null when
+    /// that cannot be told. `searched`: see [`Service::knows_topic`].
     pub async fn knows_topic(&self, deadline: Deadline, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         deadline.hold(Box::pin(self.service.knows_topic(topic, searched))).await.ok().flatten()
     }

@@ -17,11 +17,11 @@ use crate::engine::liveness::broker::BrokerContact;
 use crate::engine::topics::{self, Topics};
 use crate::error_chain::chain;
 use crate::node::claim::{self, Claimer, Pace};
-use crate::node::fence::Gate;
-use crate::node::in_flight::batches::{self, Holdings};
-use crate::node::maintenance::{self, Leaves, Upkeep};
+use crate::node::fence::Fence;
+use crate::node::in_flight::batches::{self, InFlightBatches};
+use crate::node::maintenance::{self, Leaves, Maintenance};
 use crate::node::membership::{self, Membership, Progress};
-use crate::node::messages::{Lack, Missing};
+use crate::node::messages::{Requirement, NotReady};
 use crate::node::metrics::Metrics;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
@@ -33,7 +33,7 @@ use crate::node::requests::lists::Lists;
 use crate::node::requests::named_store::NamedStore;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::Service;
-use crate::node::requests::task_service::Desk;
+use crate::node::requests::task_service::TaskService;
 use crate::node::settle::adopter::{self, Adopter};
 use crate::node::settle::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
@@ -64,7 +64,8 @@ const SLACK: Duration = Duration::from_millis(750);
 const TICK_MAX: Duration = Duration::from_secs(1);
 /// Tasks that a claim aims at.
 const CLAIM_TARGET: u64 = 1_000;
-/// A topic without an acknowledgement for so long while records wait is parked; or for half of the publish deadline, if that is shorter: past it none waits.
+/// A topic without an acknowledgement for so long while records wait is parked; or for half of the
+/// publish deadline, if that is shorter: past it none waits.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Connections for look-ups.
 const LOOK_UPS_MAX: usize = 4;
@@ -93,7 +94,7 @@ pub struct Parts {
     /// None: this node is alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
-    upkeep_metrics: maintenance::Metrics,
+    maintenance_metrics: maintenance::Metrics,
     metrics: Metrics,
     advertise: String,
 }
@@ -102,7 +103,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Running {
     pub membership: Membership,
-    pub holdings: Arc<Holdings>,
+    pub in_flight: Arc<InFlightBatches>,
     publisher: Arc<Publisher>,
     intake: Intake,
 }
@@ -138,22 +139,22 @@ impl Parts {
             kafka_metrics,
             etcd,
             membership_metrics: membership::Metrics::register(registry),
-            upkeep_metrics: maintenance::Metrics::register(registry),
+            maintenance_metrics: maintenance::Metrics::register(registry),
             metrics: Metrics::register(registry),
             advertise: advertise.to_owned(),
         })
     }
 
     /// What the node waits for while it starts: Postgres, for this reason, and what else is away.
-    pub fn missing(&self, reason: String) -> Vec<Missing> {
-        let mut missing = vec![Missing { what: Lack::Postgres, why: reason }];
+    pub fn missing(&self, reason: String) -> Vec<NotReady> {
+        let mut missing = vec![NotReady { what: Requirement::Postgres, why: reason }];
         if !self.contact.is_held() {
-            missing.push(Missing { what: Lack::Kafka, why: self.contact.trouble() });
+            missing.push(NotReady { what: Requirement::Kafka, why: self.contact.trouble() });
         }
         if let Some((_, view)) = &self.etcd
             && matches!(*view.borrow(), etcd::View::Away { .. })
         {
-            missing.push(Missing { what: Lack::Etcd, why: "no answer of use so far; the log says why".to_owned() });
+            missing.push(NotReady { what: Requirement::Etcd, why: "no answer of use so far; the log says why".to_owned() });
         }
         missing
     }
@@ -162,12 +163,13 @@ impl Parts {
 impl Running {
     /// True when nothing waits to be stored, published or settled.
     pub fn is_idle(&self) -> bool {
-        self.intake.is_idle() && self.holdings.is_idle()
+        self.intake.is_idle() && self.in_flight.is_idle()
     }
 
-    /// Gives up what is left when there is no more time: nothing of it leaves this node any more, and others adopt it.
+    /// Gives up what is left when there is no more time: nothing of it leaves this node any more,
+    /// and others adopt it.
     pub fn give_up(&self) {
-        let batches = self.holdings.give_up_all();
+        let batches = self.in_flight.give_up_all();
         if let Err(error) = self.publisher.purge() {
             tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
         }
@@ -218,7 +220,7 @@ pub async fn start(
     let (kept, metrics, stopping) = (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
     let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
-    service.open(Desk {
+    service.open(TaskService {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
         intake: intake.clone(),
@@ -235,8 +237,8 @@ pub async fn start(
         draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
     });
-    let holdings = Arc::clone(&core.shared.holdings);
-    Ok(Running { membership: core.membership, holdings, publisher: core.publisher, intake })
+    let in_flight = Arc::clone(&core.shared.in_flight);
+    Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, intake })
 }
 
 impl Site<'_> {
@@ -245,10 +247,10 @@ impl Site<'_> {
         let retention = &self.settings.retention;
         let rules =
             Rules { payload_retention: retention.payloads, receipt_retention: retention.receipts, ..Rules::new(&self.cluster) };
-        let metrics = self.parts.upkeep_metrics.clone();
-        let mut upkeep = Upkeep::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
+        let metrics = self.parts.maintenance_metrics.clone();
+        let mut maintenance = Maintenance::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
         loop {
-            let reason = match upkeep.make_all().await {
+            let reason = match maintenance.make_all().await {
                 Ok(true) => break,
                 Ok(false) => {
                     tracing::info!("another node makes the partitions; waiting for them");
@@ -266,17 +268,18 @@ impl Site<'_> {
                 () = self.tasks.draining.cancelled() => return,
             }
         }
-        maintenance::start(self.tasks, &self.parts.postgres, upkeep, clock);
+        maintenance::start(self.tasks, &self.parts.postgres, maintenance, clock);
     }
 
     fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
         let interval = Rules::new(&self.cluster).interval();
-        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.upkeep_metrics.clone());
+        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.maintenance_metrics.clone());
         let sweeping = maintenance::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
         self.tasks.spawn("free names", sweeping);
     }
 
-    /// Fetches the metadata of the topics that were in use lately: their first records then need not wait for it.
+    /// Fetches the metadata of the topics that were in use lately: their first records then need
+    /// not wait for it.
     async fn preload(&self, publisher: &Publisher) {
         match recent_topics(&self.parts.postgres).await {
             Ok(topics) if topics.is_empty() => {}
@@ -305,27 +308,27 @@ impl Site<'_> {
             tasks_max: settings.bounds.topic_in_flight_tasks,
             bytes_max: settings.bounds.in_flight_bytes / 4,
         };
-        let holdings = Arc::new(Holdings::new(bounds, Topics::new(topic_rules)));
+        let in_flight = Arc::new(InFlightBatches::new(bounds, Topics::new(topic_rules)));
         let progress = Progress::new(settings.claim_loops);
-        let membership = self.start_membership(&clock, &holdings, &progress);
+        let membership = self.start_membership(&clock, &in_flight, &progress);
         let contact = parts.contact.clone();
-        let gate = Arc::new(Gate::new(Arc::clone(&clock), contact.clone(), tasks.draining.clone(), membership.trust()));
+        let fence = Arc::new(Fence::new(Arc::clone(&clock), contact.clone(), tasks.draining.clone(), membership.trust()));
         let deadline = settings.kafka.publish_deadline;
-        let reports = Reports::new(Arc::clone(&holdings), Arc::clone(&clock), contact.clone(), parts.metrics.clone(), deadline);
+        let reports = Reports::new(Arc::clone(&in_flight), Arc::clone(&clock), contact.clone(), parts.metrics.clone(), deadline);
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),
             parts.kafka.clone(),
             parts.kafka_metrics.clone(),
             contact,
-            Arc::clone(&gate),
+            Arc::clone(&fence),
         )?);
         let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
         let shared = Arc::new(Shared {
             node: parts.node,
             cluster: self.cluster,
             clock,
-            holdings,
-            gate,
+            in_flight,
+            fence,
             leaves,
             wheel,
             metrics: parts.metrics.clone(),
@@ -335,9 +338,9 @@ impl Site<'_> {
         Ok(Core { shared, membership, publisher, progress })
     }
 
-    fn start_membership(&self, clock: &Arc<ClusterClock>, holdings: &Arc<Holdings>, progress: &Progress) -> Membership {
+    fn start_membership(&self, clock: &Arc<ClusterClock>, in_flight: &Arc<InFlightBatches>, progress: &Progress) -> Membership {
         let (settings, parts) = (self.settings, self.parts);
-        let (contact, held) = (parts.contact.clone(), Arc::clone(holdings));
+        let (contact, held) = (parts.contact.clone(), Arc::clone(in_flight));
         let broker = move || BrokerContact { has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
         let identity = membership::Settings {
             node: parts.node,

@@ -3,7 +3,8 @@
 use crate::config::{Problem, Property, Settings};
 use crate::kafka;
 
-/// The producer holds more than the node lets itself have in flight, so that a full queue is rare: a claim may pass the bound by its own size.
+/// The producer holds more than the node lets itself have in flight, so that a full queue is rare:
+/// a claim may pass the bound by its own size.
 const HEADROOM_TASKS: usize = 20_000;
 
 pub fn of(settings: &Settings) -> kafka::Settings {

@@ -1,4 +1,5 @@
-//! The limits of a node: as metrics, so that an alarm can say "nine tenths of it" whatever it is set to; and room for its open files.
+//! The limits of a node: as metrics, so that an alarm can say "nine tenths of it" whatever it is
+//! set to; and room for its open files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -30,8 +31,9 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
 /// Sessions of Postgres, connections to brokers and to etcd, the log: beside those of callers.
 const OWN: u64 = 256;
 
-/// Raises the soft limit as far as `connections_max` needs it and the hard one lets it. Beyond the limit nothing is accepted, and the node's own connections cannot
-/// be opened again, while no caller is told.
+/// Raises the soft limit as far as `connections_max` needs it and the hard one lets it. Beyond the
+/// limit nothing is accepted, and the node's own connections cannot be opened again, while no
+/// caller is told.
 pub(super) fn make_room(connections_max: usize) {
     let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OWN);
     let limit = getrlimit(Resource::Nofile);

@@ -1,10 +1,11 @@
-//! Says when the node becomes ready and when it no longer is: in the log, and in the metrics what is missing.
+//! Says when the node becomes ready and when it no longer is: in the log, and in the metrics what
+//! is missing.
 
 use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::node::messages::{Lack, Missing};
+use crate::node::messages::{Requirement, NotReady};
 use crate::node::requests::service::Service;
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};
@@ -21,15 +22,15 @@ pub struct Metrics {
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        metrics.show(&[Missing { what: Lack::Postgres, why: String::new() }]);
+        metrics.show(&[NotReady { what: Requirement::Postgres, why: String::new() }]);
         registry.register("punctual_ready", "1 while /readyz answers 200", metrics.ready.clone());
         registry.register("punctual_missing", "1 while this is what the node lacks to be ready", metrics.missing.clone());
         metrics
     }
 
-    fn show(&self, missing: &[Missing]) {
+    fn show(&self, missing: &[NotReady]) {
         self.ready.set(i64::from(missing.is_empty()));
-        for what in Lack::ALL {
+        for what in Requirement::ALL {
             let is_missing = missing.iter().any(|missing| missing.what == what);
             self.missing.get_or_create(&[("what", what.name())]).set(i64::from(is_missing));
         }
@@ -55,19 +56,20 @@ pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(),
 }
 
 struct Said {
-    /// None before the node was ready for the first time: what a start waits for is told by whatever waits.
-    lacked: Option<Vec<Lack>>,
+    /// None before the node was ready for the first time: what a start waits for is told by
+    /// whatever waits.
+    lacked: Option<Vec<Requirement>>,
     changed_at: Monotonic,
 }
 
 impl Said {
-    fn say(&mut self, missing: &[Missing], now: Monotonic) {
-        let lacks: Vec<Lack> = missing.iter().map(|missing| missing.what).collect();
+    fn say(&mut self, missing: &[NotReady], now: Monotonic) {
+        let lacks: Vec<Requirement> = missing.iter().map(|missing| missing.what).collect();
         if self.lacked.as_ref().map_or(!lacks.is_empty(), |lacked| *lacked == lacks) {
             return;
         }
         let after = now.since(self.changed_at);
-        let reasons = || missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ");
+        let reasons = || missing.iter().map(NotReady::to_string).collect::<Vec<_>>().join("; ");
         match &self.lacked {
             _ if lacks.is_empty() => tracing::info!(?after, "ready"),
             Some(lacked) if !lacked.is_empty() => tracing::warn!(reasons = reasons(), ?after, "still not ready"),

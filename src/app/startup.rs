@@ -78,7 +78,8 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
     Ok(checked)
 }
 
-/// Postgres is away, or another node holds a lock: it may be migrating, and that may take longer than a wait for a lock.
+/// Postgres is away, or another node holds a lock: it may be migrating, and that may take longer
+/// than a wait for a lock.
 fn passes(error: &Error) -> bool {
     error.is_away() || matches!(error, Error::GaveWay { .. })
 }

@@ -52,7 +52,8 @@ pub struct Common {
     /// Bytes of each payload, at most 131072.
     #[arg(long, global = true, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(0..=131_072))]
     pub payload_bytes: u32,
-    /// A process whose processor time (with that of its children) and memory are told: node=123, or node=FILE with a file that holds the number. Repeatable.
+    /// A process whose processor time (with that of its children) and memory are told: node=123, or
+    /// node=FILE with a file that holds the number. Repeatable.
     #[arg(long = "pid", global = true, value_name = "NAME=PID")]
     pub pids: Vec<Watched>,
     /// Writes the report as JSON.
@@ -103,15 +104,18 @@ pub enum Scenario {
     Lateness(Lateness),
     /// Many tasks due at one instant.
     Burst(Burst),
-    /// A backlog that is overdue when the nodes are started; says when to stop and when to start them.
+    /// A backlog that is overdue when the nodes are started; says when to stop and when to start
+    /// them.
     Drain(Drain),
-    /// How many submits a second are taken, and how long their answers take. What it stores is due two to four hours later, and left there.
+    /// How many submits a second are taken, and how long their answers take. What it stores is due
+    /// two to four hours later, and left there.
     Submit(Submit),
     /// How many cancels a second are answered.
     Cancel(Cancel),
     /// Tasks without a delay: from the request to the append.
     Immediate(Immediate),
-    /// Lateness for hours: the first, the second and the last sixth of it beside each other, with the memory of the processes.
+    /// Lateness for hours: the first, the second and the last sixth of it beside each other, with
+    /// the memory of the processes.
     Soak(Soak),
 }
 
@@ -135,8 +139,8 @@ pub struct Soak {
     /// How long tasks are measured.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30m")]
     pub measured: Duration,
-    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a forgotten session or a long report does. The variable
-    /// PGPASSWORD can hold the password.
+    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a
+    /// forgotten session or a long report does. The variable PGPASSWORD can hold the password.
     #[arg(long, value_name = "POSTGRES-URL")]
     pub hold_snapshot: Option<String>,
 }
@@ -184,7 +188,8 @@ pub struct Drain {
     /// Tasks in the backlog.
     #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
     pub count: u32,
-    /// From the first submit to the first due time: within it all are submitted and the nodes stopped.
+    /// From the first submit to the first due time: within it all are submitted and the nodes
+    /// stopped.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub lead: Duration,
     /// The span in which the tasks are due, in random order.

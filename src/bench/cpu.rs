@@ -8,10 +8,12 @@ use std::time::Duration;
 use super::results::report::Usage;
 use super::results::{float, ratio};
 
-/// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built for.
+/// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built
+/// for.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Who is watched: a name for people, and the process or a file that holds its number (read at each sample: the process may be started later).
+/// Who is watched: a name for people, and the process or a file that holds its number (read at each
+/// sample: the process may be started later).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     pub name: String,
@@ -79,7 +81,8 @@ impl Sample {
         Self { used: watched.iter().map(used).collect() }
     }
 
-    /// What was used from `earlier` to this sample: by task, when there were `task_count`, and as a share of one core over `span`.
+    /// What was used from `earlier` to this sample: by task, when there were `task_count`, and as a
+    /// share of one core over `span`.
     pub fn since(&self, earlier: &Self, watched: &[Watched], task_count: u64, span: Duration) -> Vec<Usage> {
         let pairs = watched.iter().zip(self.used.iter().zip(&earlier.used));
         let usage = |(watched, (now, then)): (&Watched, (&Option<Used>, &Option<Used>))| {
@@ -113,7 +116,8 @@ fn stat_of(number: u32) -> Option<Stat> {
 }
 
 fn parse(stat: &str) -> Option<Stat> {
-    // The name of the program stands in brackets and may itself hold spaces and brackets; the third field follows the last one.
+    // The name of the program stands in brackets and may itself hold spaces and brackets; the third
+    // field follows the last one.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u32>().ok();

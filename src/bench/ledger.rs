@@ -1,6 +1,8 @@
-//! What was submitted, held against what arrived: which tasks were early, lost, or published twice, and how late each was.
+//! What was submitted, held against what arrived: which tasks were early, lost, or published twice,
+//! and how late each was.
 //!
-//! A task is known by the key of its record: sixteen hexadecimal digits, the first half of them this run's, so that records of other runs are told apart.
+//! A task is known by the key of its record: sixteen hexadecimal digits, the first half of them
+//! this run's, so that records of other runs are told apart.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -86,7 +88,8 @@ impl Ledger {
         Planned { key: (u64::from(self.run) << 32) | serial, due_at }
     }
 
-    /// Takes down what a submit was answered, task by task; `reason` is that of the first that was not accepted.
+    /// Takes down what a submit was answered, task by task; `reason` is that of the first that was
+    /// not accepted.
     pub fn answered(&self, tasks: &[Planned], reply: impl Fn(usize) -> Reply, reason: Option<&str>) {
         let mut pages = self.pages();
         for (index, task) in tasks.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Results: distributions, the report, its pictures; and whole numbers as fractions, exact up to 2^53, which nothing here reaches.
+//! Results: distributions, the report, its pictures; and whole numbers as fractions, exact up to
+//! 2^53, which nothing here reaches.
 
 pub mod quantiles;
 pub mod report;

@@ -1,4 +1,5 @@
-//! What every scenario needs: a book, a reader of the topic, a look at the processes, a word now and then about how far it is.
+//! What every scenario needs: a book, a reader of the topic, a look at the processes, a word now
+//! and then about how far it is.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -118,7 +119,8 @@ impl Run {
         }
     }
 
-    /// Waits until what was accepted and is due before `due` has arrived, or nothing has come for so long that the rest must be lost.
+    /// Waits until what was accepted and is due before `due` has arrived, or nothing has come for
+    /// so long that the rest must be lost.
     pub async fn wait_arrived(&self, due: i64) {
         self.wait_until(due).await;
         let (mut seen, mut seen_at) = (self.ledger.snapshot().arrived_count, clock::monotonic());
@@ -152,7 +154,8 @@ impl Run {
         }
     }
 
-    /// A report of the lateness of what was due within `due`; the promises are counted over all that was due before its end.
+    /// A report of the lateness of what was due within `due`; the promises are counted over all
+    /// that was due before its end.
     pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> Report {
         let mut report = self.report(settings);
         report.counts = self.ledger.counts_before(due.end);

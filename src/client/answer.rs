@@ -103,7 +103,8 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// How a command that does this ends; where nobody knows whether it was done, with what to do next.
+    /// How a command that does this ends; where nobody knows whether it was done, with what to do
+    /// next.
     pub fn end(self, ending: Ending) -> Ending {
         if ending.exit != Exit::Unknown {
             return ending;
@@ -199,7 +200,8 @@ impl Problem {
         match (self.status, self.slug()) {
             (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,
             (404, Some("task-not-found")) => Exit::NotFound,
-            // Only a node's own word counts: a proxy answers 503, too, when the connection to the node broke after the request was sent.
+            // Only a node's own word counts: a proxy answers 503, too, when the connection to the
+            // node broke after the request was sent.
             (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => Exit::NothingDone,
             // From 520 on they are the proxies' own words for an upstream that did not answer.
             (500 | 502..=504 | 520..=599, _) => Exit::Unknown,

@@ -1,4 +1,5 @@
-//! The command lines of the clients. The comments on the fields are the manual that `--help` prints.
+//! The command lines of the clients. The comments on the fields are the manual that `--help`
+//! prints.
 
 mod manual;
 mod many;
@@ -48,10 +49,13 @@ impl Command {
     after_long_help = format!("{}\n\n{}", manual::SUBMIT_EXAMPLES, manual::SUBMIT_EXIT_CODES)
 )]
 pub struct Submit {
-    /// Many tasks: a file with a task in JSON on each line, as POST /v1/tasks takes it; - is standard input.
+    /// Many tasks: a file with a task in JSON on each line, as POST /v1/tasks takes it; - is
+    /// standard input.
     ///
-    /// Every line is submitted exactly once, whatever breaks: a line without a name gets one, RUN-ID/NUMBER, by which it is recognised when it is sent
-    /// again. A line that is refused is reported by its number (on stderr; with --json on stdout), the others go on. The order of lines is not kept.
+    /// Every line is submitted exactly once, whatever breaks: a line without a name gets one,
+    /// RUN-ID/NUMBER, by which it is recognised when it is sent again. A line that is refused is
+    /// reported by its number (on stderr; with --json on stdout), the others go on. The order of
+    /// lines is not kept.
     #[arg(value_name = "FILE", groups = ["Due", "Payload"])]
     pub file: Option<PathBuf>,
     /// The Kafka topic to publish to. It must exist. With FILE: the topic of lines that bring none.
@@ -67,7 +71,8 @@ pub struct Submit {
     /// The record's key, in base64.
     #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
     pub key_base64: Option<String>,
-    /// A header of the record; repeatable, also for one name. Names that begin with punctual- are reserved.
+    /// A header of the record; repeatable, also for one name. Names that begin with punctual- are
+    /// reserved.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
     pub headers: Vec<(String, String)>,
     /// A header whose value is bytes, in base64; repeatable. These come after those of --header.
@@ -79,18 +84,22 @@ pub struct Submit {
     /// Your own id for the task, unique within its topic: submitting it again makes no second task.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, conflicts_with = "file")]
     pub name: Option<String>,
-    /// Puts this task in the place of the one of the same name, if there is one: new due time, payload, key and headers. Needs --name.
+    /// Puts this task in the place of the one of the same name, if there is one: new due time,
+    /// payload, key and headers. Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
     pub replace: bool,
     /// With --replace: only if the name stands for this task now; else nothing is changed.
     #[arg(long, value_name = "ID", requires = "replace", conflicts_with = "file")]
     pub if_match: Option<TaskId>,
-    /// With --replace: only if the name stands for no task, not even for one that has ended; else nothing is changed.
+    /// With --replace: only if the name stands for no task, not even for one that has ended; else
+    /// nothing is changed.
     #[arg(long, requires = "replace", conflicts_with_all = ["if_match", "file"])]
     pub if_absent: bool,
-    /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s: ask once. [default: 0s; with FILE: 5m]
+    /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s:
+    /// ask once. [default: 0s; with FILE: 5m]
     ///
-    /// A task without a name, or with --replace, is asked for again only when it was certainly not stored.
+    /// A task without a name, or with --replace, is asked for again only when it was certainly not
+    /// stored.
     #[arg(long, value_name = "SPAN", value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24)))]
     pub retry_for: Option<Duration>,
     #[command(flatten)]
@@ -99,11 +108,13 @@ pub struct Submit {
     pub node: Node,
 }
 
-/// What only a file of tasks has. (`requires = "file"` would be passed over: whatever conflicts with what is given is not required.)
+/// What only a file of tasks has. (`requires = "file"` would be passed over: whatever conflicts
+/// with what is given is not required.)
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Many tasks (with FILE)")]
 pub struct Lines {
-    /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to go on where it was left. [default: random, and printed]
+    /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to
+    /// go on where it was left. [default: random, and printed]
     #[arg(long, value_name = "RUN-ID", conflicts_with_all = ["due_at", "delay"], value_parser = run_id)]
     pub run_id: Option<String>,
     /// Passes over the lines before this one.
@@ -124,7 +135,8 @@ pub struct Lines {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Due {
-    /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
+    /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone),
+    /// 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pub due_at: Option<String>,
     /// In how long to publish: 250ms, 30s, 30m, "1h 30m", 2d or PT30M.
@@ -182,7 +194,8 @@ pub struct Cancel {
     /// The task's id, as it was answered when the task was submitted.
     #[arg(value_name = "ID", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
     pub id: Option<TaskId>,
-    /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be cancelled.
+    /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be
+    /// cancelled.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// The task's name, with --topic.

@@ -1,4 +1,5 @@
-//! What acts on many tasks, call by call until none is left: bulk cancel, and dead letters put back or dropped in bulk.
+//! What acts on many tasks, call by call until none is left: bulk cancel, and dead letters put back
+//! or dropped in bulk.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -27,7 +28,8 @@ pub struct Bulk<'a> {
     pub range: &'a args::Range,
     pub is_dry_run: bool,
     pub is_json: bool,
-    /// How long a call after the first is made again, and how long one that does nothing although more is left.
+    /// How long a call after the first is made again, and how long one that does nothing although
+    /// more is left.
     pub retry_for: Duration,
     /// One of what it acts on.
     pub what: &'static str,
@@ -87,11 +89,13 @@ impl Bulk<'_> {
             is_first = false;
             let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
             total = total.saturating_add(progress.count);
-            // What an attempt without an answer has done, nobody has counted. Of a dry run there is nothing to miss.
+            // What an attempt without an answer has done, nobody has counted. Of a dry run there is
+            // nothing to miss.
             is_exact &= self.is_dry_run || !is_in_doubt;
             self.show(total);
             let has_moved = progress.cursor.is_some() && progress.cursor != from;
-            // Of a dry run the next call would count the same ones again, unless it goes on elsewhere.
+            // Of a dry run the next call would count the same ones again, unless it goes on
+            // elsewhere.
             if !progress.more || (self.is_dry_run && !has_moved) {
                 if total == 0 && is_exact && progress.topic_known == Some(false) {
                     return Err(unknown_topic(self.topic).into());

@@ -141,7 +141,8 @@ impl Caller {
         Ok(Call::new(Method::Put(body.into()), self.url(path)?))
     }
 
-    /// Each segment is percent-encoded whole, slashes included; and here, for the URL's own parser drops tabs and line breaks: another name would be meant.
+    /// Each segment is percent-encoded whole, slashes included; and here, for the URL's own parser
+    /// drops tabs and line breaks: another name would be meant.
     fn url(&self, path: &[&str]) -> Result<Url, Ending> {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
             return Err(Ending::usage(format!("`{dots}` cannot stand in a URL: it means a folder there; use the task's id")));
@@ -181,9 +182,11 @@ impl Caller {
         Ok(Answer { status, retry_after, text })
     }
 
-    /// Asks again, with growing pauses, while the node is away or busy, for up to `limit`; then the last failure is the answer.
+    /// Asks again, with growing pauses, while the node is away or busy, for up to `limit`; then the
+    /// last failure is the answer.
     ///
-    /// What an earlier attempt may have done is not undone by a later one that certainly did nothing: such a call ends as unknown.
+    /// What an earlier attempt may have done is not undone by a later one that certainly did
+    /// nothing: such a call ends as unknown.
     pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Asked, Ending> {
         let mut patience = Patience::new(limit);
         let mut is_in_doubt = false;
@@ -224,7 +227,8 @@ impl Caller {
         if error.is_timeout() {
             return Ending::new(Exit::Unknown, format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)));
         }
-        // A node refuses what is too large at its first bytes, and this client hears no answer while it writes.
+        // A node refuses what is too large at its first bytes, and this client hears no answer
+        // while it writes.
         let bytes = |bytes: usize| grouped(u64::try_from(bytes).unwrap_or(u64::MAX));
         let hint = if body_bytes > BODY_USUAL {
             let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
@@ -238,8 +242,9 @@ impl Caller {
     }
 }
 
-/// True when a problem is the outcome of a call although an earlier attempt got no answer. A node that refuses the same call has not carried it out
-/// before. "Too late" does not say so: what is on its way may be what that attempt has put there.
+/// True when a problem is the outcome of a call although an earlier attempt got no answer. A node
+/// that refuses the same call has not carried it out before. "Too late" does not say so: what is on
+/// its way may be what that attempt has put there.
 fn stands(problem: &Problem) -> bool {
     match problem.exit() {
         Exit::Refused => problem.slug().is_some(),
@@ -266,7 +271,8 @@ fn encoded(segment: &str) -> String {
     text
 }
 
-/// The URL without what stands before the last `@`. The text is not parsed for it: what is no URL may hold a password all the same.
+/// The URL without what stands before the last `@`. The text is not parsed for it: what is no URL
+/// may hold a password all the same.
 fn without_user(url: &str) -> String {
     let scheme_end = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(scheme_end);

@@ -1,4 +1,5 @@
-//! The task of a command line as the JSON of a submit. The node checks it: here is only what the node would not see.
+//! The task of a command line as the JSON of a submit. The node checks it: here is only what the
+//! node would not see.
 
 use std::path::Path;
 
@@ -85,7 +86,8 @@ fn headers_of(args: &args::Submit) -> Vec<(&str, HeaderValue<'_>)> {
     texts.chain(binaries).chain(nulls).collect()
 }
 
-/// The body of the submit, or what is wrong with the command line. Of a replacement, topic and name stand in the path.
+/// The body of the submit, or what is wrong with the command line. Of a replacement, topic and name
+/// stand in the path.
 pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
     let file = match &args.payload.payload_file {
         Some(path) => Some(bytes_of(path).await?),

@@ -1,7 +1,8 @@
-//! Many tasks from lines of JSON: read as a stream, sent in batches, several at a time, and sent again until each line has an answer.
+//! Many tasks from lines of JSON: read as a stream, sent in batches, several at a time, and sent
+//! again until each line has an answer.
 //!
-//! Nothing is made twice, because every line has a name: its own, or the run's id and its number. What is held in memory is bounded by the chunks of the
-//! [`reader`] and the batches under way.
+//! Nothing is made twice, because every line has a name: its own, or the run's id and its number.
+//! What is held in memory is bounded by the chunks of the [`reader`] and the batches under way.
 
 mod delivery;
 mod difference;
@@ -100,7 +101,8 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
     let reading = Reading {
         naming: Naming::new(&run_id, args.topic.as_deref()),
         from_line: lines.from_line,
-        // Several chunks make a batch, so that a full one need not wait for the last line of the input's buffer.
+        // Several chunks make a batch, so that a full one need not wait for the last line of the
+        // input's buffer.
         chunk_lines_max: lines.batch.div_ceil(4),
     };
     let input =
@@ -168,7 +170,8 @@ impl<'a> Run<'a> {
         let mut under_way = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Elsewhere than in a container a closed terminal ends the run as it ends any program: the run id makes it repeatable.
+        // Elsewhere than in a container a closed terminal ends the run as it ends any program: the
+        // run id makes it repeatable.
         let endings = if signals::needs_handlers() { &signals::EndSignal::ALL[..] } else { &STOPPED_BY };
         // Where the system lets nobody listen, the process ends as it always does.
         let mut signals = Signals::listen(endings).unwrap_or_default();
@@ -203,7 +206,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All that is there, as far as it fits into one batch; waits when nothing is. Cancelled while it waits, it has taken nothing.
+    /// All that is there, as far as it fits into one batch; waits when nothing is. Cancelled while
+    /// it waits, it has taken nothing.
     async fn next_batch(&mut self, input: &mut Input) -> Option<io::Result<Chunk>> {
         let mut batch = match self.left.take() {
             Some(left) => left,
@@ -212,7 +216,8 @@ impl<'a> Run<'a> {
                 Err(error) => return Some(Err(error)),
             },
         };
-        // Bounded in chunks as well: some hold nothing but empty lines, and an endless input of those must not hold the loop up.
+        // Bounded in chunks as well: some hold nothing but empty lines, and an endless input of
+        // those must not hold the loop up.
         for _ in 0..BATCH_CHUNKS_MAX {
             match input.chunks.try_recv() {
                 Ok(Ok(next))

@@ -16,9 +16,11 @@ use super::task::Task;
 
 /// Lines that are asked for at once; a node may send fewer.
 const PAGE_LINES_MAX: u64 = 1000;
-/// How long a page after the first is asked for again: a list of many pages should outlive a restart.
+/// How long a page after the first is asked for again: a list of many pages should outlive a
+/// restart.
 const RETRY_FOR: Duration = Duration::from_secs(30);
-/// Pages in a row without a line, after which the list is given up: each of them has looked at many tasks.
+/// Pages in a row without a line, after which the list is given up: each of them has looked at many
+/// tasks.
 const EMPTY_PAGES_MAX: u32 = 100_000;
 
 /// A list to ask for.
@@ -41,7 +43,8 @@ struct Page {
     topic_known: Option<bool>,
 }
 
-/// How a command ends that has found nothing of a topic, and was told that nobody knows it: it is misspelt, most likely.
+/// How a command ends that has found nothing of a topic, and was told that nobody knows it: it is
+/// misspelt, most likely.
 pub fn unknown_topic(topic: &str) -> Ending {
     let text =
         format!("the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it");
@@ -57,7 +60,8 @@ pub struct Listed {
 }
 
 impl Listing<'_> {
-    /// Asks for page after page and hands the lines of each to `show`, until there are enough, there is no more, or `show` says so by `false`.
+    /// Asks for page after page and hands the lines of each to `show`, until there are enough,
+    /// there is no more, or `show` says so by `false`.
     pub async fn walk(
         &self,
         caller: &Caller,

@@ -19,7 +19,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Goes on for `limit` after the first failure; a limit of zero means that nothing is asked twice.
+    /// Goes on for `limit` after the first failure; a limit of zero means that nothing is asked
+    /// twice.
     pub const fn new(limit: Duration) -> Self {
         Self { limit, failing_since: None, failure_count: 0 }
     }
@@ -37,7 +38,8 @@ impl Patience {
 
     /// The pause after a failure at `now`; `None` when it would end beyond the limit.
     ///
-    /// It is never shorter than `retry_after`, and spread by `chance` (any number): callers that failed together come back one by one.
+    /// It is never shorter than `retry_after`, and spread by `chance` (any number): callers that
+    /// failed together come back one by one.
     pub fn pause(&mut self, now: Monotonic, retry_after: Option<Duration>, chance: u32) -> Option<Duration> {
         let since = *self.failing_since.get_or_insert(now);
         let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX)).min(PAUSE_MAX);

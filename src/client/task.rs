@@ -115,10 +115,12 @@ impl Task {
     }
 }
 
-/// A value of several lines goes on under itself: none of its lines can be taken for another member.
+/// A value of several lines goes on under itself: none of its lines can be taken for another
+/// member.
 const CONTINUED: &str = "\n            ";
 
-/// What comes from a payload or a key could steer a terminal, or have it show the text in another order.
+/// What comes from a payload or a key could steer a terminal, or have it show the text in another
+/// order.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_steering = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(is_steering) {

@@ -1,4 +1,5 @@
-//! The clients against the API, over a model of a node's service; what that does not do, against a server that answers by a script.
+//! The clients against the API, over a model of a node's service; what that does not do, against a
+//! server that answers by a script.
 
 mod doubt;
 mod many;

@@ -1,7 +1,8 @@
 //! The cluster's clock as this node knows it.
 //!
-//! Time in a cluster is Postgres's `clock_timestamp()`. A node holds a lower bound of it, made of stamps in Postgres's answers and the monotonic time
-//! since they arrived ([`crate::engine::cluster_clock`] decides); the wall clock of this machine decides nothing.
+//! Time in a cluster is Postgres's `clock_timestamp()`. A node holds a lower bound of it, made of
+//! stamps in Postgres's answers and the monotonic time since they arrived
+//! ([`crate::engine::cluster_clock`] decides); the wall clock of this machine decides nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,13 +37,14 @@ impl ClusterClock {
         self.lock().now(moment())
     }
 
-    /// An upper bound of Postgres's clock, from which relative times count: what is asked for in so long is not due sooner. `None` before the first stamp.
+    /// An upper bound of Postgres's clock, from which relative times count: what is asked for in so
+    /// long is not due sooner. `None` before the first stamp.
     pub fn at_most(&self) -> Option<Timestamp> {
         self.lock().at_most(moment())
     }
 
-    /// The same, for a request that arrives now: `None` as well after the machine was suspended, until Postgres has told the time again.
-    /// The bounds would be far apart.
+    /// The same, for a request that arrives now: `None` as well after the machine was suspended,
+    /// until Postgres has told the time again. The bounds would be far apart.
     pub fn arrival(&self) -> Option<Timestamp> {
         let (clock, moment) = (self.lock(), moment());
         clock.at_most(moment).filter(|_at_most| !clock.is_behind(moment))
@@ -51,7 +53,8 @@ impl ClusterClock {
     /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
     pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
         let mut stamped = self.lock();
-        // Read under the lock, so that stamps come in the order of their arrival; a later arrival makes the bound lower, never higher.
+        // Read under the lock, so that stamps come in the order of their arrival; a later arrival
+        // makes the bound lower, never higher.
         let step = stamped.take_in(Stamp { at, asked_at, arrived_at: moment() });
         drop(stamped);
         if let Some(step) = step {
@@ -91,13 +94,15 @@ impl ClusterClock {
         StepCounts { followed: read(&self.followed), ahead: read(&self.ahead), back: read(&self.back) }
     }
 
-    /// False before the first stamp, and in the pause after a step of Postgres's clock that is not followed at once: nothing may be claimed then.
+    /// False before the first stamp, and in the pause after a step of Postgres's clock that is not
+    /// followed at once: nothing may be claimed then.
     pub fn is_steady(&self) -> bool {
         self.lock().is_steady()
     }
 
     fn lock(&self) -> MutexGuard<'_, StampedClock> {
-        // The state is whole after every statement that changes it: a panic elsewhere does not spoil it.
+        // The state is whole after every statement that changes it: a panic elsewhere does not
+        // spoil it.
         self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

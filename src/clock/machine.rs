@@ -7,7 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::Moment;
 
-/// The monotonic time now. It goes on while the machine is suspended: a node that slept must know that it did.
+/// The monotonic time now. It goes on while the machine is suspended: a node that slept must know
+/// that it did.
 pub fn monotonic() -> Monotonic {
     static START: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
     let now = since_boot();

@@ -1,5 +1,6 @@
-//! The command line as it is written. Values stay text here; [`super::settings`] and [`super::migration`] say what they mean. The comments on the fields are
-//! the manual that `--help` prints.
+//! The command line as it is written. Values stay text here; [`super::settings`] and
+//! [`super::migration`] say what they mean. The comments on the fields are the manual that `--help`
+//! prints.
 
 use std::path::PathBuf;
 
@@ -18,12 +19,15 @@ pub const COMMIT: &str = env!("PUNCTUAL_COMMIT");
 /// Both, as `--version` prints them.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PUNCTUAL_COMMIT"), ")");
 
-/// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its topic on time.
+/// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its
+/// topic on time.
 ///
-/// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time are written like 200ms, 30s, 1h 30m or 7d; sizes like
-/// 16MiB, 1GiB or a number of bytes. All times of a cluster are those of Postgres's clock.
+/// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time
+/// are written like 200ms, 30s, 1h 30m or 7d; sizes like 16MiB, 1GiB or a number of bytes. All
+/// times of a cluster are those of Postgres's clock.
 ///
-/// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings; those of the clients are in their own help.
+/// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings; those of the clients are in
+/// their own help.
 #[derive(Parser, Debug)]
 #[command(name = "punctual", version, long_version = VERSION, max_term_width = 110, disable_help_subcommand = true)]
 pub(super) struct Cli {
@@ -37,14 +41,14 @@ pub(super) struct Cli {
 pub(super) enum Words {
     /// Runs a node: takes tasks over REST and publishes each at its due time.
     ///
-    /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the node claims no more, publishes and settles what it holds,
-    /// and leaves.
+    /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the
+    /// node claims no more, publishes and settles what it holds, and leaves.
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(Box<Serve>),
     /// Brings the database's schema up to date, and sets what all nodes of a cluster share.
     ///
-    /// Can be repeated at any time. Settings that are not given keep their stored values; at the first migration they get their defaults. Nodes take up
-    /// changed settings at their next start.
+    /// Can be repeated at any time. Settings that are not given keep their stored values; at the
+    /// first migration they get their defaults. Nodes take up changed settings at their next start.
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
     #[command(flatten)]
@@ -90,9 +94,11 @@ pub(super) struct Completions {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logs (to stderr)")]
 pub(super) struct Log {
-    /// What is logged: a level (error, warn, info, debug, trace, off), or a filter such as info,punctual::node=debug.
+    /// What is logged: a level (error, warn, info, debug, trace, off), or a filter such as
+    /// info,punctual::node=debug.
     ///
-    /// A level alone is that of Punctual and its Kafka client; of other libraries there are warnings then. Payloads and keys are never logged.
+    /// A level alone is that of Punctual and its Kafka client; of other libraries there are
+    /// warnings then. Payloads and keys are never logged.
     #[arg(long, global = true, env = "PUNCTUAL_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
     /// How a line looks: text or json.
@@ -103,11 +109,13 @@ pub(super) struct Log {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Postgres")]
 pub(super) struct Database {
-    /// Where the tasks are kept: postgres://user:password@host:port/database. Required, here or as a file.
+    /// Where the tasks are kept: postgres://user:password@host:port/database. Required, here or as
+    /// a file.
     ///
-    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP. `?sslmode=verify-full&sslrootcert=/path/ca.pem` asks for TLS and checks the
-    /// server's certificate. Percent-encode special characters of the password. Whoever may list the processes of this machine sees flags: prefer the variable or
-    /// the file.
+    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP.
+    /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` asks for TLS and checks the server's
+    /// certificate. Percent-encode special characters of the password. Whoever may list the
+    /// processes of this machine sees flags: prefer the variable or the file.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
     pub database_url: Option<Secret>,
     /// A file that holds the URL instead, and nothing else.
@@ -138,10 +146,11 @@ pub(super) struct Serve {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Postgres")]
 pub(super) struct Schema {
-    /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the flag alone means true.
+    /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the
+    /// flag alone means true.
     ///
-    /// Without it, a node refuses to start on a schema that is not its own version's. With it, the node's database user needs the rights to change the
-    /// schema.
+    /// Without it, a node refuses to start on a schema that is not its own version's. With it, the
+    /// node's database user needs the rights to change the schema.
     #[arg(
         long, env = "PUNCTUAL_AUTO_MIGRATE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true"
@@ -152,15 +161,19 @@ pub(super) struct Schema {
 /// Properties of librdkafka, from everywhere they can be written.
 #[derive(Args, Debug)]
 pub(super) struct KafkaProperties {
-    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES takes key=value,key=value; a value with commas goes into the flag or the file.
+    /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES
+    /// takes key=value,key=value; a value with commas goes into the flag or the file.
     ///
-    /// Any property can be set (TLS, SASL, compression.type ..) but those that a promise rests on, such as acks and enable.idempotence, and those that have a setting of their own, such as linger.ms.
+    /// Any property can be set (TLS, SASL, compression.type ..) but those that a promise rests on,
+    /// such as acks and enable.idempotence, and those that have a setting of their own, such as
+    /// linger.ms.
     #[arg(long = "kafka-property", global = true, value_name = "K=V")]
     pub flags: Vec<Secret>,
     /// What the variable says; not a flag for people.
     #[arg(long = "kafka-properties", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES", value_name = "K=V,K=V", hide = true)]
     pub list: Option<Secret>,
-    /// A file of such properties, one key=value a line; lines that start with # are comments. For secrets.
+    /// A file of such properties, one key=value a line; lines that start with # are comments. For
+    /// secrets.
     #[arg(long = "kafka-properties-file", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES_FILE", value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -175,13 +188,16 @@ pub(super) struct Kafka {
     pub properties: KafkaProperties,
     /// How long the producer gathers records into one request. From 0s to 1s.
     ///
-    /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a millisecond.
+    /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a
+    /// millisecond.
     #[arg(long, env = "PUNCTUAL_LINGER", value_name = "SPAN", default_value = "500us")]
     pub linger: String,
-    /// After this long without an acknowledgement, while Kafka answers others, a record's task is deferred: it is tried again later, as a new attempt. From 1s to 10m.
+    /// After this long without an acknowledgement, while Kafka answers others, a record's task is
+    /// deferred: it is tried again later, as a new attempt. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_PUBLISH_DEADLINE", value_name = "SPAN", default_value = "30s")]
     pub publish_deadline: String,
-    /// A topic that Kafka has denied, or refused this node the right to write to, for so long without a break is given up on: its tasks become dead letters. From 1s to 30d.
+    /// A topic that Kafka has denied, or refused this node the right to write to, for so long
+    /// without a break is given up on: its tasks become dead letters. From 1s to 30d.
     #[arg(long, env = "PUNCTUAL_TOPIC_DENIAL_MAX", value_name = "SPAN", default_value = "5m")]
     pub topic_denial_max: String,
 }
@@ -189,21 +205,26 @@ pub(super) struct Kafka {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "etcd")]
 pub(super) struct Etcd {
-    /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is the only one and owns all shards.
+    /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is
+    /// the only one and owns all shards.
     ///
-    /// https:// trusts the machine's certificates, or those of the file that the variable SSL_CERT_FILE names.
+    /// https:// trusts the machine's certificates, or those of the file that the variable
+    /// SSL_CERT_FILE names.
     #[arg(long = "etcd", env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
     pub endpoints: Option<String>,
-    /// The user to log in to etcd as, where its authentication is enabled. It must read and write the keys that begin with the cluster's name and a slash.
+    /// The user to log in to etcd as, where its authentication is enabled. It must read and write
+    /// the keys that begin with the cluster's name and a slash.
     #[arg(long = "etcd-user", env = "PUNCTUAL_ETCD_USER", value_name = "NAME")]
     pub user: Option<String>,
-    /// That user's password. Whoever may list the processes of this machine sees flags: prefer the variable or the file.
+    /// That user's password. Whoever may list the processes of this machine sees flags: prefer the
+    /// variable or the file.
     #[arg(long = "etcd-password", env = "PUNCTUAL_ETCD_PASSWORD", value_name = "PASSWORD")]
     pub password: Option<Secret>,
     /// A file that holds the password instead, and nothing else.
     #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and https:// endpoints; it is read once, at start.
+    /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and
+    /// https:// endpoints; it is read once, at start.
     #[arg(long = "etcd-certificate-file", env = "PUNCTUAL_ETCD_CERTIFICATE_FILE", value_name = "FILE")]
     pub certificate_file: Option<PathBuf>,
     /// The certificate's private key, in PEM.
@@ -216,22 +237,27 @@ pub(super) struct Etcd {
 pub(super) struct Node {
     /// Where the REST API listens: address:port. Port 0 takes a free one.
     ///
-    /// There is no authentication yet: beyond loopback, keep it behind something that has one. The node warns about it.
+    /// There is no authentication yet: beyond loopback, keep it behind something that has one. The
+    /// node warns about it.
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
     pub cluster: String,
-    /// This node's name, for people; ids are made anew at every start. 1 to 255 characters. [default: the host's name]
+    /// This node's name, for people; ids are made anew at every start. 1 to 255 characters.
+    /// [default: the host's name]
     #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The URL under which people and other nodes reach this node's API. [default: http:// and what --listen says; where that is all addresses (0.0.0.0), with this node's name]
+    /// The URL under which people and other nodes reach this node's API. [default: http:// and what
+    /// --listen says; where that is all addresses (0.0.0.0), with this node's name]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
-    /// After how long without a sign of life a node counts as stale; take-over follows within about this and a second. From 1s to 60s.
+    /// After how long without a sign of life a node counts as stale; take-over follows within about
+    /// this and a second. From 1s to 60s.
     #[arg(long, env = "PUNCTUAL_SESSION_TTL", value_name = "SPAN", default_value = "3s")]
     pub session_ttl: String,
-    /// After SIGTERM, how long a node goes on to publish and settle what it holds. The rest is adopted by other nodes. From 0s to 1h.
+    /// After SIGTERM, how long a node goes on to publish and settle what it holds. The rest is
+    /// adopted by other nodes. From 0s to 1h.
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub drain_timeout: String,
 }
@@ -239,14 +265,17 @@ pub(super) struct Node {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Timing")]
 pub(super) struct Timing {
-    /// Tasks due within one such slice are published together, at its end: never early, up to a slice later. Those of one key keep the order of their due times and submits. From 1ms to 1s.
+    /// Tasks due within one such slice are published together, at its end: never early, up to a
+    /// slice later. Those of one key keep the order of their due times and submits. From 1ms to 1s.
     ///
     /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
     #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]
     pub precision: String,
-    /// How often due tasks are claimed while many are due; while few are, a quarter of the window may pass, and two fifths while none is near. From 1ms to 1s; shorter than the window.
+    /// How often due tasks are claimed while many are due; while few are, a quarter of the window
+    /// may pass, and two fifths while none is near. From 1ms to 1s; shorter than the window.
     ///
-    /// Lateness does not depend on it as long as the window is longer than the tick and the slowest claim together.
+    /// Lateness does not depend on it as long as the window is longer than the tick and the slowest
+    /// claim together.
     #[arg(long, env = "PUNCTUAL_TICK", value_name = "SPAN", default_value = "20ms")]
     pub tick: String,
     /// Loops (and connections) that claim, each for its part of the node's shards. From 1 to 16.
@@ -266,7 +295,8 @@ pub(super) struct Retention {
     /// How long payloads are kept once they are settled. From 0s to 30d; dropped by the hour.
     #[arg(long, env = "PUNCTUAL_PAYLOAD_RETENTION", value_name = "SPAN", default_value = "1h")]
     pub payload_retention: String,
-    /// How long a name stands for its task after the task's end (or its due time, if that is later); then it is free again. From 1s to 3650d.
+    /// How long a name stands for its task after the task's end (or its due time, if that is
+    /// later); then it is free again. From 1s to 3650d.
     #[arg(long, env = "PUNCTUAL_NAME_RETENTION", value_name = "SPAN", default_value = "24h")]
     pub name_retention: String,
 }
@@ -280,60 +310,75 @@ pub(super) struct Bounds {
     /// Bytes of these tasks. From 1MiB to 512GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub in_flight_bytes: String,
-    /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to 10000000; at most --in-flight-tasks.
+    /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to
+    /// 10000000; at most --in-flight-tasks.
     #[arg(long, env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "25000")]
     pub topic_in_flight_tasks: String,
-    /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After. From 1000 to 10000000.
+    /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After.
+    /// From 1000 to 10000000.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE", value_name = "COUNT", default_value = "20000")]
     pub submit_queue: String,
     /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub submit_queue_bytes: String,
-    /// Cancels that wait for their statement. At the bound, 503 with Retry-After. From 100 to 1000000.
+    /// Cancels that wait for their statement. At the bound, 503 with Retry-After. From 100 to
+    /// 1000000.
     #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
     pub cancel_queue: String,
-    /// A request's body, as it comes and, if it is compressed, unpacked; a larger one gets 413. From 1KiB to 1GiB.
+    /// A request's body, as it comes and, if it is compressed, unpacked; a larger one gets 413.
+    /// From 1KiB to 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
-    /// Bytes of all bodies in progress, and of large answers that are being written. At the bound, 503 with Retry-After. From 1MiB to 4GiB; at least
-    /// twice --body-max, for a compressed body is there twice.
+    /// Bytes of all bodies in progress, and of large answers that are being written. At the bound,
+    /// 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, for a compressed body is
+    /// there twice.
     #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
     pub body_memory: String,
     /// Tasks of one batch; a larger one gets 413. From 1 to 10000.
     #[arg(long, env = "PUNCTUAL_BATCH_MAX", value_name = "COUNT", default_value = "10000")]
     pub batch_max: String,
-    /// A request's header, counting 32 bytes for each field; a larger one gets 431. From 1KiB to 64KiB.
+    /// A request's header, counting 32 bytes for each field; a larger one gets 431. From 1KiB to
+    /// 64KiB.
     #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
     pub header_max: String,
-    /// Requests in progress, until their answers are written. At the bound, 503 with Retry-After. From 1 to 1000000.
+    /// Requests in progress, until their answers are written. At the bound, 503 with Retry-After.
+    /// From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
     pub requests_max: String,
-    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the bound, 429 with Retry-After. From 1 to 1000000.
+    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the bound, 429
+    /// with Retry-After. From 1 to 1000000.
     ///
     /// A proxy in front is one caller: give it what --requests-max says.
     #[arg(long, env = "PUNCTUAL_CALLER_REQUESTS_MAX", value_name = "COUNT", default_value = "512")]
     pub caller_requests_max: String,
-    /// Of these, requests of one connection of HTTP/2, which the caller is told beforehand. From 1 to 10000.
+    /// Of these, requests of one connection of HTTP/2, which the caller is told beforehand. From 1
+    /// to 10000.
     #[arg(long, env = "PUNCTUAL_STREAMS_MAX", value_name = "COUNT", default_value = "256")]
     pub streams_max: String,
-    /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to 1000000.
+    /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to
+    /// 1000000.
     #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
     pub connections_max: String,
-    /// Of these, connections of one caller, which is an address (of IPv6, a /64). Beyond it, new ones are answered 429 and closed. From 1 to 1000000.
+    /// Of these, connections of one caller, which is an address (of IPv6, a /64). Beyond it, new
+    /// ones are answered 429 and closed. From 1 to 1000000.
     ///
     /// A proxy in front is one caller: give it what --connections-max says.
     #[arg(long, env = "PUNCTUAL_CALLER_CONNECTIONS_MAX", value_name = "COUNT", default_value = "2048")]
     pub caller_connections_max: String,
-    /// How long a request's header may take, and the first one of a connection to come; then the connection is closed. From 100ms to 10m.
+    /// How long a request's header may take, and the first one of a connection to come; then the
+    /// connection is closed. From 100ms to 10m.
     #[arg(long, env = "PUNCTUAL_HEADER_TIMEOUT", value_name = "SPAN", default_value = "10s")]
     pub header_timeout: String,
-    /// How long a connection may be without a request; then it is closed. Longer than a load balancer in front keeps its own. From 1s to 1h.
+    /// How long a connection may be without a request; then it is closed. Longer than a load
+    /// balancer in front keeps its own. From 1s to 1h.
     #[arg(long, env = "PUNCTUAL_IDLE_TIMEOUT", value_name = "SPAN", default_value = "75s")]
     pub idle_timeout: String,
-    /// How long a request may take from its header to its answer: 408 while its body is awaited, 503 after. From 1s to 10m.
+    /// How long a request may take from its header to its answer: 408 while its body is awaited,
+    /// 503 after. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_REQUEST_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub request_timeout: String,
-    /// How long a caller may take to read its answer, or 64 KiB of a longer one; then the connection is closed. From 1s to 10m.
+    /// How long a caller may take to read its answer, or 64 KiB of a longer one; then the
+    /// connection is closed. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_ANSWER_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub answer_timeout: String,
 }
@@ -349,17 +394,20 @@ pub(super) struct Migrate {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the whole cluster (stored in the database)")]
 pub(super) struct ClusterWide {
-    /// Slices of the tasks, the unit in which nodes share the work: a power of two from 1 to 4096. Never changes. [default at first: 64]
+    /// Slices of the tasks, the unit in which nodes share the work: a power of two from 1 to 4096.
+    /// Never changes. [default at first: 64]
     #[arg(long, env = "PUNCTUAL_SHARDS", value_name = "COUNT")]
     pub shards: Option<String>,
-    /// How much due time one partition of the table `task` spans; no longer than a checkpoint interval of Postgres. From 1s to 1d. Never changes.
-    /// [default at first: 15m]
+    /// How much due time one partition of the table `task` spans; no longer than a checkpoint
+    /// interval of Postgres. From 1s to 1d. Never changes. [default at first: 15m]
     #[arg(long, env = "PUNCTUAL_LEAF", value_name = "SPAN")]
     pub leaf: Option<String>,
-    /// How far ahead tasks are kept in those partitions; what is due later waits in `task_far`. From 1s to 300d; at most 300 leaves. [default at first: 3d]
+    /// How far ahead tasks are kept in those partitions; what is due later waits in `task_far`.
+    /// From 1s to 300d; at most 300 leaves. [default at first: 3d]
     #[arg(long, env = "PUNCTUAL_HORIZON", value_name = "SPAN")]
     pub horizon: Option<String>,
-    /// How far ahead of its due time a task is claimed into a node's memory; from then on it cannot be cancelled. From 20ms to 10s. [default at first: 200ms]
+    /// How far ahead of its due time a task is claimed into a node's memory; from then on it cannot
+    /// be cancelled. From 20ms to 10s. [default at first: 200ms]
     #[arg(long, env = "PUNCTUAL_WINDOW", value_name = "SPAN")]
     pub window: Option<String>,
 }

@@ -33,7 +33,8 @@ pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSet
     if cluster.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
         reader.problem(LEAF.flag, "a leaf is whole seconds, and divides a day: 1m, 15m, 1h");
     }
-    // With one of the two only, the stored value or the default of the other decides: that is checked where it is known.
+    // With one of the two only, the stored value or the default of the other decides: that is
+    // checked where it is known.
     if let (Some(leaf), Some(horizon)) = (cluster.leaf, cluster.horizon)
         && reader.took(LEAF.flag)
         && reader.took(HORIZON.flag)

@@ -1,4 +1,5 @@
-//! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not decided here: `kafka` knows them.
+//! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not
+//! decided here: `kafka` knows them.
 
 use std::fmt;
 
@@ -16,8 +17,8 @@ const VARIABLE: &str = "--kafka-property (PUNCTUAL_KAFKA_PROPERTIES)";
 pub struct Property {
     pub name: String,
     pub value: Secret,
-    /// It stood in the variable, among others: where a password has a comma, the "name" may be the rest of it. So it is not printed unless librdkafka
-    /// knows it.
+    /// It stood in the variable, among others: where a password has a comma, the "name" may be the
+    /// rest of it. So it is not printed unless librdkafka knows it.
     pub is_from_list: bool,
 }
 
@@ -52,7 +53,8 @@ pub(super) fn read(args: &args::KafkaProperties, host: &Host<'_>, reader: &mut R
     read_sources(&Sources { flags: &args.flags, variable, file: file.as_ref() }, reader)
 }
 
-/// A key that is given twice is a problem, wherever it stands: which one is meant is not for us to guess.
+/// A key that is given twice is a problem, wherever it stands: which one is meant is not for us to
+/// guess.
 fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
     let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, None, pair));

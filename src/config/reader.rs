@@ -1,4 +1,5 @@
-//! From settings as written to settings as meant: values are read one by one, and what is wrong with them is collected.
+//! From settings as written to settings as meant: values are read one by one, and what is wrong
+//! with them is collected.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use super::units;
 use crate::domain::time::duration;
 
-/// One thing that is wrong with the settings, in words for the person who wrote them. It never holds a secret.
+/// One thing that is wrong with the settings, in words for the person who wrote them. It never
+/// holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The flag, `--tick`.
@@ -28,7 +30,8 @@ pub(super) struct Limits {
     pub to: &'static str,
 }
 
-/// Collects problems while settings are read. What could not be read has a value that nobody gets to see.
+/// Collects problems while settings are read. What could not be read has a value that nobody gets
+/// to see.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     problems: Vec<Problem>,

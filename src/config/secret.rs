@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A setting that may hold a password. Neither `Debug` nor an error message shows it; [`Secret::expose`] is the only way to it.
+/// A setting that may hold a password. Neither `Debug` nor an error message shows it;
+/// [`Secret::expose`] is the only way to it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -22,7 +22,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     pub cluster: String,
     pub node_name: String,
-    /// A URL without a slash at its end. Its port is 0 when `listen`'s is: whoever binds it knows better.
+    /// A URL without a slash at its end. Its port is 0 when `listen`'s is: whoever binds it knows
+    /// better.
     pub advertise: String,
     pub precision: Duration,
     pub session_ttl: Duration,

@@ -1,4 +1,5 @@
-//! Ids of tasks, batches and nodes. All are UUIDs of version 8 whose first 48 bits are a time in milliseconds.
+//! Ids of tasks, batches and nodes. All are UUIDs of version 8 whose first 48 bits are a time in
+//! milliseconds.
 //!
 //! ```text
 //! bits   0..48   due time of a task, time of the claim of a batch, start of a node: ms since the epoch
@@ -10,7 +11,8 @@
 //!       72..128  order of the submit among those due at the same time, and chance (`submit_order`)
 //! ```
 //!
-//! So ids sort by time, then by shard, and one index on (shard, id) serves the claim's range, the look-up and the delete.
+//! So ids sort by time, then by shard, and one index on (shard, id) serves the claim's range, the
+//! look-up and the delete.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,11 +29,13 @@ const SHARD_BITS_MAX: u128 = 0xfff;
 #[error("an id is a UUID of version 8, like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
 pub struct IdError;
 
-/// The id of a task row: its due time, its shard, and 62 bits of which the tasks of a key have the order of their submits.
+/// The id of a task row: its due time, its shard, and 62 bits of which the tasks of a key have the
+/// order of their submits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
 
-/// The id of a batch: when it was claimed, by its node's idea of the cluster's clock, and 74 random bits.
+/// The id of a batch: when it was claimed, by its node's idea of the cluster's clock, and 74 random
+/// bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(Uuid);
 
@@ -87,7 +91,8 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
-    /// The same id, after those of all tasks of its key that are due at the same time and whose position is lower.
+    /// The same id, after those of all tasks of its key that are due at the same time and whose
+    /// position is lower.
     #[must_use]
     pub fn submitted_at(self, position: Position, random: u64) -> Self {
         let place = self.low_bits() & !((1 << ORDER_BITS) - 1);
@@ -104,7 +109,8 @@ impl TaskId {
         u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0)
     }
 
-    /// The same id, or when it is due before `at`, one that is due then: only the time in it changes.
+    /// The same id, or when it is due before `at`, one that is due then: only the time in it
+    /// changes.
     #[must_use]
     pub fn due_at_least(self, at: Timestamp) -> Self {
         if self.due_at() >= at {

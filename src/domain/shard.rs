@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u16);
 
-/// How many shards the cluster has: a power of two from 1 to 4096, fixed when the database is first migrated.
+/// How many shards the cluster has: a power of two from 1 to 4096, fixed when the database is first
+/// migrated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCount(u16);
 
@@ -59,8 +60,10 @@ impl ShardCount {
         (0..self.0).map(Shard)
     }
 
-    /// The shard of a task with a key or a name, and the place of the key within it: XXH3-64 of the topic, a zero byte, and the key (else the name). The shard
-    /// is that modulo the number of shards, the place its upper six bits: many keys lie evenly in a shard, and those of one lie together.
+    /// The shard of a task with a key or a name, and the place of the key within it: XXH3-64 of the
+    /// topic, a zero byte, and the key (else the name). The shard is that modulo the number of
+    /// shards, the place its upper six bits: many keys lie evenly in a shard, and those of one lie
+    /// together.
     pub fn slot_of(self, topic: &str, key_or_name: &[u8]) -> (Shard, u8) {
         let mut hash = Xxh3::new();
         hash.update(topic.as_bytes());

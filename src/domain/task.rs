@@ -18,12 +18,14 @@ pub struct Record {
     pub headers: Headers,
 }
 
-/// Upper bound in bytes of what a record adds to its key, payload and headers on the wire: the batch header (61), the record's own lengths (varints,
-/// at most 40), and our two headers with their names and values (at most 80).
+/// Upper bound in bytes of what a record adds to its key, payload and headers on the wire: the
+/// batch header (61), the record's own lengths (varints, at most 40), and our two headers with
+/// their names and values (at most 80).
 const OVERHEAD_MAX: usize = 192;
 
 impl Record {
-    /// What the record counts against a topic's `max.message.bytes`: an upper bound of its uncompressed size in bytes, ours included.
+    /// What the record counts against a topic's `max.message.bytes`: an upper bound of its
+    /// uncompressed size in bytes, ours included.
     pub fn size(&self) -> usize {
         OVERHEAD_MAX.saturating_add(self.bytes())
     }
@@ -44,8 +46,8 @@ pub struct NewTask {
 }
 
 impl NewTask {
-    /// Gives `record` its id: due at `due_at`, on the shard of its key, else of its name, else of `random`. Its place in the order of the submits it gets
-    /// when it is stored.
+    /// Gives `record` its id: due at `due_at`, on the shard of its key, else of its name, else of
+    /// `random`. Its place in the order of the submits it gets when it is stored.
     pub fn new(record: Record, name: Option<TaskName>, due_at: Timestamp, shards: ShardCount, random: (u64, u64)) -> Self {
         let topic = record.topic.as_str();
         let id = match (&record.key, &name) {
@@ -59,8 +61,9 @@ impl NewTask {
         Self { id, name, record }
     }
 
-    /// Puts it behind all that were submitted before on this node: of those with its key that are due at the same time, it is published after them. The order
-    /// of tasks without a key is left to chance.
+    /// Puts it behind all that were submitted before on this node: of those with its key that are
+    /// due at the same time, it is published after them. The order of tasks without a key is left
+    /// to chance.
     pub fn submitted(&mut self, order: &SubmitOrder, now: Timestamp, random: (u64, u64)) {
         self.id = match self.record.key {
             Some(_) => self.id.submitted_at(order.next(now, self.id.due_at(), random.0), random.1),
@@ -104,7 +107,8 @@ pub struct TaskView {
     pub topic: TopicName,
     pub name: Option<String>,
     pub state: TaskState,
-    /// Of a cancelled task that a PUT replaced: the last of the tasks that took its place, one after another.
+    /// Of a cancelled task that a PUT replaced: the last of the tasks that took its place, one
+    /// after another.
     pub replaced_by: Option<TaskId>,
     pub attempt: i16,
     pub receipt: Option<Receipt>,

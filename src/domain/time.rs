@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 pub mod duration;
-pub mod seldom;
+pub mod throttle;
 pub mod timestamp;
 
-/// Time since the process started, which no step of the wall clock moves. Only `clock` makes one in production; tests make their own.
+/// Time since the process started, which no step of the wall clock moves. Only `clock` makes one in
+/// production; tests make their own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Monotonic(Duration);
 

@@ -22,11 +22,11 @@
 //! takes nothing and says so; the next claim then tries a sixteenth of that range. After a slow
 //! piece (one with many dead rows, for example) the next piece is smaller, and the next sweep uses
 //! small pieces at the same place. Ids continue below the millisecond (shard, then the low bits),
-//! so a claim can also split one crowded millisecond. Widths are measured so that the tasks of one
+//! so a claim can also split one hot millisecond. Widths are measured so that the tasks of one
 //! instant are spread evenly ([`ruler`]).
 
 mod ruler;
-mod strips;
+mod deferred_ranges;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +36,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use self::ruler::{MILLISECOND, Ruler};
-pub use self::strips::Scope;
-use self::strips::{Kind, Strip, Strips};
+pub use self::deferred_ranges::Scope;
+use self::deferred_ranges::{Kind, DeferredRange, DeferredRanges};
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, IdRange, Shard, TaskId, Timestamp, TopicName};
 
@@ -71,7 +71,7 @@ const RECENT: Duration = Duration::from_secs(3600);
 const FACTOR_MAX: u128 = 16;
 /// A deferred range is looked past when at least this many claims of it are still to come and it is
 /// so dense that one millisecond fills a claim. A backlog of minutes is not a hotspot.
-const CROWD_CLAIMS: u64 = 8;
+const HOTSPOT_CLAIMS: u64 = 8;
 /// Number of hotspot tasks to look past at first: 25 to 50 ms of Postgres time, when they are small
 /// and in memory. Smaller pieces would read the same pages again and again.
 const LOOK: u64 = 50_000;
@@ -91,14 +91,14 @@ pub struct Claim {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
-    Front,
-    Strip,
+    Watermark,
+    DeferredRange,
 }
 
 impl Claim {
     /// Returns true for claims at the watermark. Other claims take tasks behind it.
-    pub fn is_front(&self) -> bool {
-        self.origin == Origin::Front
+    pub fn is_at_watermark(&self) -> bool {
+        self.origin == Origin::Watermark
     }
 }
 
@@ -110,23 +110,23 @@ pub struct Taken {
     pub spent: Duration,
     /// Topics that had reached their in-flight limit: the claim skipped their tasks.
     pub full: BTreeSet<TopicName>,
-    /// Topics that make up most of the claim, see [`crowding`].
-    pub crowding: BTreeSet<TopicName>,
+    /// Topics that make up most of the claim, see [`hotspot_topics`].
+    pub hotspot_topics: BTreeSet<TopicName>,
 }
 
 impl Taken {
     pub fn of(batch: &Batch, spent: Duration, full: BTreeSet<TopicName>) -> Self {
         let mut counts = vec![0; batch.topics().len()];
         batch.tasks().for_each(|task| counts[usize::from(task.topic)] += 1);
-        let crowding = crowding(batch.topics().iter().zip(counts));
-        Self { got: u64::try_from(batch.len()).unwrap_or(u64::MAX), spent, full, crowding }
+        let hotspot_topics = hotspot_topics(batch.topics().iter().zip(counts));
+        Self { got: u64::try_from(batch.len()).unwrap_or(u64::MAX), spent, full, hotspot_topics }
     }
 }
 
 /// Returns the topics that make up a hotspot, from the number of tasks of each topic: the topics
 /// with at least an eighth of the tasks, if these topics have at least half of the tasks together.
 /// Returns none when all topics are small, because looking past a few of them would not help.
-fn crowding<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> BTreeSet<TopicName> {
+fn hotspot_topics<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> BTreeSet<TopicName> {
     let total: u64 = counts.clone().map(|(_, count)| count).sum();
     let large = counts.filter(|(_, count)| count.saturating_mul(8) >= total);
     let together: u64 = large.clone().map(|(_, count)| count).sum();
@@ -151,14 +151,14 @@ pub struct Claiming {
     rulers: Rulers,
     /// All ids below have been claimed or deferred, except late inserts. `None` before the first
     /// turn.
-    front: Option<Uuid>,
+    watermark: Option<Uuid>,
     /// End of the last range that was deferred at the watermark. The slack does not reach behind
     /// it, because it would meet the hotspot there again at each tick.
     cut: Uuid,
     step: u128,
-    strips: Strips,
+    deferred_ranges: DeferredRanges,
     /// Ranges with tasks that were skipped because their topics had reached their limits.
-    passed: Strips,
+    passed: DeferredRanges,
     /// Width of the pieces of the last sweep.
     sweep_step: u128,
     /// Maximum width of sweep pieces within the last hour. Pieces grow where there are no rows.
@@ -177,9 +177,9 @@ impl Claiming {
 
     fn measured(settings: Settings, rulers: Rulers) -> Self {
         let step = width_of(settings.window);
-        let (strips, passed) = (Strips::default(), Strips::default());
+        let (deferred_ranges, passed) = (DeferredRanges::default(), DeferredRanges::default());
         let leaf = width_of(settings.leaf);
-        Self { settings, rulers, front: None, cut: Uuid::nil(), step, strips, passed, sweep_step: leaf, sweep_max: leaf }
+        Self { settings, rulers, watermark: None, cut: Uuid::nil(), step, deferred_ranges, passed, sweep_step: leaf, sweep_max: leaf }
     }
 
     /// Starts again after a start of the node or a change of its shards. The caller must sweep
@@ -187,49 +187,49 @@ impl Claiming {
     pub fn restart(&mut self, mine: &[Shard], others: &[Shard]) {
         self.rulers.mine = Ruler::new(mine.iter().copied());
         self.rulers.others = Ruler::new(others.iter().copied());
-        self.front = None;
+        self.watermark = None;
         self.cut = Uuid::nil();
-        self.strips.restart();
+        self.deferred_ranges.restart();
         self.passed.restart();
     }
 
     /// Returns the next claim at the watermark, or `None` when the watermark has reached now +
     /// window.
-    pub fn next_of_front(&mut self, now: Timestamp) -> Option<Claim> {
+    pub fn next_at_watermark(&mut self, now: Timestamp) -> Option<Claim> {
         let goal = floor_of(now.plus(self.settings.window));
         // The clock was set back. Tasks between the new time and the watermark are not due for
         // long, so they must not count as claimed.
-        if self.front.is_some_and(|front| front.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
+        if self.watermark.is_some_and(|watermark| watermark.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
             *self = Self::measured(self.settings, self.rulers.clone());
         }
-        let front = *self.front.get_or_insert(floor_of(now));
-        let front = self.leave_behind(front, now);
-        if front >= goal {
+        let watermark = *self.watermark.get_or_insert(floor_of(now));
+        let watermark = self.leave_behind(watermark, now);
+        if watermark >= goal {
             return None;
         }
         // The watermark advances by whole milliseconds: otherwise it would wait for a hotspot that
         // is claimed piece by piece.
-        let end = self.rulers.mine.above(front, self.step);
-        let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(front, MILLISECOND)).min(goal);
-        let range = IdRange { from: self.behind(front), to };
-        Some(Claim { range, scope: Scope::Mine, left_out: BTreeSet::new(), origin: Origin::Front })
+        let end = self.rulers.mine.above(watermark, self.step);
+        let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(watermark, MILLISECOND)).min(goal);
+        let range = IdRange { from: self.behind(watermark), to };
+        Some(Claim { range, scope: Scope::Mine, left_out: BTreeSet::new(), origin: Origin::Watermark })
     }
 
     /// Returns the next claim of a deferred range. Ranges take turns; ranges of other nodes' shards
     /// come last.
-    pub fn next_of_strips(&mut self) -> Option<Claim> {
-        self.strips.turn();
-        let strip = self.strips.first()?;
-        let end = self.end_of_leaf(strip.rest.from).min(strip.rest.to);
-        let to = self.rulers.of(strip.scope).above(strip.rest.from, strip.step).min(end);
-        let range = IdRange { from: strip.rest.from, to };
-        Some(Claim { range, scope: strip.scope, left_out: strip.left_out.clone(), origin: Origin::Strip })
+    pub fn next_deferred(&mut self) -> Option<Claim> {
+        self.deferred_ranges.turn();
+        let deferred = self.deferred_ranges.first()?;
+        let end = self.end_of_leaf(deferred.rest.from).min(deferred.rest.to);
+        let to = self.rulers.of(deferred.scope).above(deferred.rest.from, deferred.step).min(end);
+        let range = IdRange { from: deferred.rest.from, to };
+        Some(Claim { range, scope: deferred.scope, left_out: deferred.left_out.clone(), origin: Origin::DeferredRange })
     }
 
     /// Records a claim that committed.
     pub fn took(&mut self, claim: &Claim, taken: &Taken) {
         match claim.origin {
-            Origin::Front => {
+            Origin::Watermark => {
                 self.pass_by(claim, taken);
                 if !taken.full.is_empty() {
                     // The skipped range is remembered, so the slack need not scan it at each tick.
@@ -240,24 +240,24 @@ impl Claiming {
                 let least = width_of(self.settings.window) / FACTOR_MAX;
                 let wished = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
                 self.step = wished.max(MILLISECOND);
-                self.front = Some(claim.range.to);
+                self.watermark = Some(claim.range.to);
             }
-            Origin::Strip => {
-                let Some(mut strip) = self.strips.take_first() else { return };
-                if strip.kind == Kind::Passed && taken.got == 0 && strip.full.is_subset(&taken.full) {
+            Origin::DeferredRange => {
+                let Some(mut deferred) = self.deferred_ranges.take_first() else { return };
+                if deferred.kind == Kind::Passed && taken.got == 0 && deferred.full.is_subset(&taken.full) {
                     // The whole range was scanned when it was skipped, for the same topics.
-                    return self.passed.join(strip);
+                    return self.passed.join(deferred);
                 }
                 self.pass_by(claim, taken);
                 let width = self.width(claim);
                 let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
-                strip.step = if claim.range.to < strip.narrow_before { wished.min(width) } else { wished };
-                strip.rest.from = claim.range.to;
-                if strip.kind == Kind::Sweep {
-                    self.bound_sweep(&mut strip, width, taken);
+                deferred.step = if claim.range.to < deferred.narrow_before { wished.min(width) } else { wished };
+                deferred.rest.from = claim.range.to;
+                if deferred.kind == Kind::Sweep {
+                    self.bound_sweep(&mut deferred, width, taken);
                 }
-                self.look_past(&mut strip, width, taken);
-                self.strips.keep(strip);
+                self.look_past(&mut deferred, width, taken);
+                self.deferred_ranges.keep(deferred);
             }
         }
     }
@@ -265,36 +265,36 @@ impl Claiming {
     /// Looks past a hotspot: a new deferred range covers the rest and leaves out the topics of the
     /// hotspot. The density of the last piece (its rows over its `width`) tells how many tasks are
     /// left.
-    fn look_past(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
-        let rest = IdRange { from: strip.rest.from.max(strip.looked_past), to: strip.rest.to };
-        let rest_width = self.rulers.of(strip.scope).width(rest.from, rest.to);
+    fn look_past(&mut self, deferred: &mut DeferredRange, width: u128, taken: &Taken) {
+        let rest = IdRange { from: deferred.rest.from.max(deferred.looked_past), to: deferred.rest.to };
+        let rest_width = self.rulers.of(deferred.scope).width(rest.from, rest.to);
         let expected = rest_width.saturating_mul(u128::from(taken.got)) / width.max(1);
         let target = u128::from(self.settings.rows_target);
         let is_dense = u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
-        let is_crowd = strip.kind == Kind::Aside && is_dense && expected >= target.saturating_mul(u128::from(CROWD_CLAIMS));
+        let is_hotspot = deferred.kind == Kind::Deferred && is_dense && expected >= target.saturating_mul(u128::from(HOTSPOT_CLAIMS));
         // When deferred ranges have to be joined, the new one would be lost.
-        if !is_crowd || taken.crowding.is_empty() || !self.strips.has_room_for(2) {
+        if !is_hotspot || taken.hotspot_topics.is_empty() || !self.deferred_ranges.has_room_for(2) {
             return;
         }
-        strip.looked_past = rest.to;
+        deferred.looked_past = rest.to;
         let step = width.saturating_mul(u128::from(LOOK)) / u128::from(taken.got.max(1));
-        let beside = Strip::new(rest, step, strip.scope, Kind::Aside);
-        let left_out = strip.left_out.union(&taken.crowding).cloned().collect();
-        self.strips.join(Strip { left_out, ..beside });
+        let beside = DeferredRange::new(rest, step, deferred.scope, Kind::Deferred);
+        let left_out = deferred.left_out.union(&taken.hotspot_topics).cloned().collect();
+        self.deferred_ranges.join(DeferredRange { left_out, ..beside });
     }
 
     /// Adapts the maximum width of sweep pieces. A piece that was slow and found almost nothing has
     /// met dead rows: later pieces of the last hour are at most a sixteenth as wide. A sweep
     /// without a slow piece doubles the maximum for the next sweep.
-    fn bound_sweep(&mut self, strip: &mut Strip, width: u128, taken: &Taken) {
-        strip.slowest = strip.slowest.max(taken.spent);
+    fn bound_sweep(&mut self, deferred: &mut DeferredRange, width: u128, taken: &Taken) {
+        deferred.slowest = deferred.slowest.max(taken.spent);
         if taken.spent > SPENT_MAX && taken.got < self.settings.rows_target / 16 {
             self.sweep_max = self.sweep_max.min(narrowed(width)).max(width_of(SWEEP_MIN));
-        } else if strip.rest.is_empty() && strip.slowest < SPENT_MAX / 2 {
+        } else if deferred.rest.is_empty() && deferred.slowest < SPENT_MAX / 2 {
             self.sweep_max = self.sweep_max.saturating_mul(2).min(width_of(self.settings.leaf));
         }
-        strip.step = self.bounded(strip.step, strip.rest);
-        self.sweep_step = strip.step;
+        deferred.step = self.bounded(deferred.step, deferred.rest);
+        self.sweep_step = deferred.step;
     }
 
     /// Limits the width of the next sweep piece, where `rest` is the range that is left.
@@ -304,9 +304,9 @@ impl Claiming {
 
     /// Releases skipped ranges for claiming, except those that wait only for topics in `full`.
     pub fn there_is_room(&mut self, full: &BTreeSet<TopicName>) {
-        for strip in self.passed.take_all() {
-            let is_waiting = strip.full.is_subset(full);
-            if is_waiting { self.passed.keep(strip) } else { self.strips.keep(strip) }
+        for deferred in self.passed.take_all() {
+            let is_waiting = deferred.full.is_subset(full);
+            if is_waiting { self.passed.keep(deferred) } else { self.deferred_ranges.keep(deferred) }
         }
     }
 
@@ -321,16 +321,16 @@ impl Claiming {
     pub fn was_too_large(&mut self, claim: &Claim, first: Option<Uuid>) {
         let from = first.unwrap_or(claim.range.from).max(claim.range.from);
         match claim.origin {
-            Origin::Front => self.narrow_front(claim, from),
-            Origin::Strip => {
+            Origin::Watermark => self.narrow_at_watermark(claim, from),
+            Origin::DeferredRange => {
                 let width = self.width(claim);
-                if let Some(strip) = self.strips.first_mut() {
-                    strip.rest.from = if width == 0 { claim.range.to } else { from };
-                    strip.step = narrowed(width);
-                    if !strip.left_out.is_empty() {
+                if let Some(deferred) = self.deferred_ranges.first_mut() {
+                    deferred.rest.from = if width == 0 { claim.range.to } else { from };
+                    deferred.step = narrowed(width);
+                    if !deferred.left_out.is_empty() {
                         // A refused claim costs as much as a successful one here, so the next
                         // pieces stay narrow.
-                        strip.narrow_before = claim.range.to;
+                        deferred.narrow_before = claim.range.to;
                     }
                 }
             }
@@ -339,25 +339,25 @@ impl Claiming {
 
     /// Narrows the claim at the watermark when a hotspot lies somewhere from `from` on. Tasks
     /// beside the hotspot stay on time: only the hotspot itself is deferred, to the millisecond.
-    fn narrow_front(&mut self, claim: &Claim, from: Uuid) {
-        let front = self.front.unwrap_or(from);
+    fn narrow_at_watermark(&mut self, claim: &Claim, from: Uuid) {
+        let watermark = self.watermark.unwrap_or(from);
         let width = self.rulers.mine.width(from, claim.range.to);
-        if from < front {
-            self.set_aside(IdRange { from, to: front });
+        if from < watermark {
+            self.defer(IdRange { from, to: watermark });
         } else if width > MILLISECOND {
-            self.front = Some(from);
+            self.watermark = Some(from);
             self.step = narrowed(width).max(MILLISECOND);
         } else {
             // The whole millisecond is deferred, so that it is joined with a hotspot in the
             // millisecond before and is claimed after it.
-            self.set_aside(IdRange { from: floor_of(TaskId::from_uuid(from).due_at()), ..claim.range });
-            self.front = Some(claim.range.to);
+            self.defer(IdRange { from: floor_of(TaskId::from_uuid(from).due_at()), ..claim.range });
+            self.watermark = Some(claim.range.to);
         }
     }
 
-    fn set_aside(&mut self, range: IdRange) {
+    fn defer(&mut self, range: IdRange) {
         let step = narrowed(self.rulers.mine.width(range.from, range.to));
-        self.strips.join(Strip::new(range, step, Scope::Mine, Kind::Aside));
+        self.deferred_ranges.join(DeferredRange::new(range, step, Scope::Mine, Kind::Deferred));
         self.cut = range.to;
     }
 
@@ -366,22 +366,22 @@ impl Claiming {
     /// last.
     pub fn gave_way(&mut self, claim: &Claim) {
         match claim.origin {
-            Origin::Front => {
-                self.set_aside(claim.range);
-                self.front = Some(claim.range.to);
+            Origin::Watermark => {
+                self.defer(claim.range);
+                self.watermark = Some(claim.range.to);
             }
-            Origin::Strip => {
+            Origin::DeferredRange => {
                 let width = self.width(claim);
-                if let Some(mut strip) = self.strips.take_first() {
+                if let Some(mut deferred) = self.deferred_ranges.take_first() {
                     if width <= LOCKED {
-                        strip.rest.from = claim.range.to;
-                        strip.step = MILLISECOND;
+                        deferred.rest.from = claim.range.to;
+                        deferred.step = MILLISECOND;
                     } else {
-                        strip.step = narrowed(width);
-                        strip.narrow_before = claim.range.to;
+                        deferred.step = narrowed(width);
+                        deferred.narrow_before = claim.range.to;
                     }
-                    strip.slowest = SPENT_MAX;
-                    self.strips.keep(strip);
+                    deferred.slowest = SPENT_MAX;
+                    self.deferred_ranges.keep(deferred);
                 }
             }
         }
@@ -391,30 +391,30 @@ impl Claiming {
     /// lowest id in the range, or `None` when no id can be read. In that case the range is left to
     /// the next sweep, because an id without a row must not be mistaken for a row.
     pub fn was_poisoned(&mut self, claim: &Claim, first: Option<Uuid>) -> Poison {
-        if claim.origin == Origin::Front {
+        if claim.origin == Origin::Watermark {
             self.gave_way(claim);
             return Poison::Narrowed;
         }
         let is_row = claim.range.width() <= 1;
         if first.is_some() && !is_row {
             self.was_too_large(claim, first);
-            if let Some(strip) = self.strips.first_mut() {
+            if let Some(deferred) = self.deferred_ranges.first_mut() {
                 // A claim that succeeds before the bad row says nothing about the row.
-                strip.narrow_before = claim.range.to;
+                deferred.narrow_before = claim.range.to;
             }
             return Poison::Narrowed;
         }
-        if let Some(mut strip) = self.strips.take_first() {
-            strip.rest.from = claim.range.to;
-            strip.step = MILLISECOND;
-            self.strips.keep(strip);
+        if let Some(mut deferred) = self.deferred_ranges.take_first() {
+            deferred.rest.from = claim.range.to;
+            deferred.step = MILLISECOND;
+            self.deferred_ranges.keep(deferred);
         }
         first.map_or(Poison::Unreadable, Poison::Row)
     }
 
     /// Returns true while a sweep of these shards is running. The next sweep waits until it ends.
     pub fn is_sweeping(&self, scope: Scope) -> bool {
-        self.strips.has_sweep(scope)
+        self.deferred_ranges.has_sweep(scope)
     }
 
     /// Starts a sweep: a scan of everything behind the watermark, from the oldest leaf on.
@@ -423,41 +423,41 @@ impl Claiming {
             Scope::Mine => {
                 // The watermark starts here, even when there is no room for its first claim yet:
                 // tasks that become due until then lie behind it.
-                let front = *self.front.get_or_insert(floor_of(now));
-                self.behind(front).min(floor_of(now.plus(self.settings.window)))
+                let watermark = *self.watermark.get_or_insert(floor_of(now));
+                self.behind(watermark).min(floor_of(now.plus(self.settings.window)))
             }
             Scope::Others => floor_of(now.minus(OVERDUE_FOR_ALL)),
             Scope::All => floor_of(now),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
-        self.strips.keep(Strip::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
+        self.deferred_ranges.keep(DeferredRange::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
     }
 
     /// Claims ids at once that this node inserted behind the watermark, as far as they are due
     /// within the window. The watermark will reach the others.
-    pub fn came_late(&mut self, ids: IdRange, now: Timestamp) {
+    pub fn inserted_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
         if !due.is_empty() {
-            self.strips.keep(Strip::new(due, self.rulers.all.width(due.from, due.to), Scope::All, Kind::Aside));
+            self.deferred_ranges.keep(DeferredRange::new(due, self.rulers.all.width(due.from, due.to), Scope::All, Kind::Deferred));
         }
     }
 
     /// The number of deferred ranges.
-    pub fn strip_count(&self) -> usize {
-        self.strips.len()
+    pub fn deferred_count(&self) -> usize {
+        self.deferred_ranges.len()
     }
 
     /// Moves the watermark to the present when it is behind the clock because claims were paused.
     /// The range in between is deferred, so that tasks due now come first.
-    fn leave_behind(&mut self, front: Uuid, now: Timestamp) -> Uuid {
+    fn leave_behind(&mut self, watermark: Uuid, now: Timestamp) -> Uuid {
         let present = floor_of(now);
-        if front.as_u128().saturating_add(width_of(self.settings.slack)) >= present.as_u128() {
-            return front;
+        if watermark.as_u128().saturating_add(width_of(self.settings.slack)) >= present.as_u128() {
+            return watermark;
         }
-        let rest = IdRange { from: self.behind(front), to: present };
-        self.strips.keep(Strip::new(rest, self.rulers.mine.width(rest.from, rest.to), Scope::Mine, Kind::Aside));
+        let rest = IdRange { from: self.behind(watermark), to: present };
+        self.deferred_ranges.keep(DeferredRange::new(rest, self.rulers.mine.width(rest.from, rest.to), Scope::Mine, Kind::Deferred));
         self.cut = present;
-        self.front = Some(present);
+        self.watermark = Some(present);
         present
     }
 
@@ -465,8 +465,8 @@ impl Claiming {
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
         let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
         if !full.is_empty() {
-            let strip = Strip::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
-            self.passed.join(Strip { full, left_out: claim.left_out.clone(), ..strip });
+            let deferred = DeferredRange::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
+            self.passed.join(DeferredRange { full, left_out: claim.left_out.clone(), ..deferred });
         }
     }
 
@@ -481,8 +481,8 @@ impl Claiming {
         scaled(width, micros(SPENT_MAX), micros(taken.spent))
     }
 
-    fn behind(&self, front: Uuid) -> Uuid {
-        Uuid::from_u128(front.as_u128().saturating_sub(width_of(self.settings.slack))).max(self.cut)
+    fn behind(&self, watermark: Uuid) -> Uuid {
+        Uuid::from_u128(watermark.as_u128().saturating_sub(width_of(self.settings.slack))).max(self.cut)
     }
 
     /// Returns the end of the leaf that contains `id`. Leaves begin at multiples of their width.

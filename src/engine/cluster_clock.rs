@@ -1,11 +1,15 @@
 //! Bounds of Postgres's clock, made of stamps in its answers and the monotonic time since.
 //!
-//! The authority is Postgres's `clock_timestamp()`. A stamp was taken somewhere between the question and the answer, so when the answer arrives
-//! Postgres's clock shows the stamp at least, and the stamp and the whole round trip at most. From then on the bounds run on with the monotonic
-//! time, and apart by what two clocks may differ in rate; each further stamp narrows them. Decisions use the lower bound, which is never ahead.
+//! The authority is Postgres's `clock_timestamp()`. A stamp was taken somewhere between the
+//! question and the answer, so when the answer arrives Postgres's clock shows the stamp at least,
+//! and the stamp and the whole round trip at most. From then on the bounds run on with the
+//! monotonic time, and apart by what two clocks may differ in rate; each further stamp narrows
+//! them. Decisions use the lower bound, which is never ahead.
 //!
-//! The monotonic time is read from two clocks. One is slewed when NTP corrects this machine's clock (chrony: by up to 8 % for as long as it takes), the other
-//! never is, but stands still while the machine is suspended. The lower bound runs on with the slower of them, the upper one with the faster.
+//! The monotonic time is read from two clocks. One is slewed when NTP corrects this machine's clock
+//! (chrony: by up to 8 % for as long as it takes), the other never is, but stands still while the
+//! machine is suspended. The lower bound runs on with the slower of them, the upper one with the
+//! faster.
 //!
 //! | a stamp shows Postgres's clock | then |
 //! |---|---|
@@ -15,12 +19,15 @@
 //! | ahead of them by more | only the new stamp counts, and the clock is not steady for a minute; steps forward within that minute do not prolong it |
 //! | behind them by more than 500 ms | only the new stamp counts, and the clock is not steady until it has not been set back for a minute |
 //!
-//! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s every 45 s). Nothing may wait for such a clock to hold.
+//! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s
+//! every 45 s). Nothing may wait for such a clock to hold.
 //!
-//! Answers of several connections overtake each other: one that was asked for before the bounds were last confirmed may hold the older stamp. When such a
-//! one contradicts them, the lower of the two counts until a later question settles it: too low a bound is late for a moment, too high a one is early.
-//! A step forward is shown by that later question alone. A step back is in doubt until then, and the clock not steady: the answer may only have been
-//! overtaken by the first one after a step forward.
+//! Answers of several connections overtake each other: one that was asked for before the bounds
+//! were last confirmed may hold the older stamp. When such a one contradicts them, the lower of the
+//! two counts until a later question settles it: too low a bound is late for a moment, too high a
+//! one is early. A step forward is shown by that later question alone. A step back is in doubt
+//! until then, and the clock not steady: the answer may only have been overtaken by the first one
+//! after a step forward.
 
 use std::time::Duration;
 
@@ -43,14 +50,15 @@ pub struct Moment {
     pub raw: Monotonic,
 }
 
-/// What Postgres's clock and this node's raw one may differ in rate, in parts per million: the 500 by which ntpd and the kernel slew a clock, and the 100 of a
-/// poor quartz.
+/// What Postgres's clock and this node's raw one may differ in rate, in parts per million: the 500
+/// by which ntpd and the kernel slew a clock, and the 100 of a poor quartz.
 pub const DRIFT_PPM_MAX: u32 = 600;
 /// A difference to the monotonic time beyond this is a step of Postgres's clock.
 pub const STEP_MIN: Duration = Duration::from_millis(500);
 /// A step forward beyond this may be a mistake that somebody corrects: it is not followed at once.
 pub const FOLLOWED_MAX: Duration = Duration::from_secs(10);
-/// How long nothing is claimed after a step forward that is not followed at once; how long the clock must have held after a step back.
+/// How long nothing is claimed after a step forward that is not followed at once; how long the
+/// clock must have held after a step back.
 pub const HOLD: Duration = Duration::from_secs(60);
 /// Stamps come twice a second. The one that ends a pause may show a step that was made within it.
 const PAUSE_END: Duration = Duration::from_secs(2);
@@ -79,7 +87,8 @@ struct Doubt {
 /// What a stamp has shown that Postgres's clock did, beyond [`STEP_MIN`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Forward by so much, and followed at once: by up to [`FOLLOWED_MAX`], or within the pause after a larger one.
+    /// Forward by so much, and followed at once: by up to [`FOLLOWED_MAX`], or within the pause
+    /// after a larger one.
     Followed(Duration),
     /// Forward by so much: the clock is not steady for [`HOLD`].
     Ahead(Duration),
@@ -95,7 +104,8 @@ struct Bounds {
     at: Moment,
 }
 
-/// What the two clocks of a node may be apart by, beside an eighth of the time, for other reasons than that the machine was suspended.
+/// What the two clocks of a node may be apart by, beside an eighth of the time, for other reasons
+/// than that the machine was suspended.
 const APART_MAX: Duration = Duration::from_millis(500);
 
 impl Moment {
@@ -113,8 +123,9 @@ impl From<Monotonic> for Moment {
 }
 
 impl StampedClock {
-    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best answer and by what the rates may differ since, and
-    /// by what the machine was suspended since. `None` before the first stamp.
+    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best
+    /// answer and by what the rates may differ since, and by what the machine was suspended since.
+    /// `None` before the first stamp.
     pub fn now(&self, now: Moment) -> Option<Timestamp> {
         self.bounds.map(|bounds| bounds.run_on(now).low)
     }
@@ -124,10 +135,12 @@ impl StampedClock {
         self.bounds.is_some_and(|bounds| bounds.at.was_suspended_until(now))
     }
 
-    /// The upper bound: never behind Postgres's clock, unless that was stepped forward since the last stamp; ahead of it by at most the way there of the
-    /// best question and by what the rates may differ since. `None` before the first stamp.
+    /// The upper bound: never behind Postgres's clock, unless that was stepped forward since the
+    /// last stamp; ahead of it by at most the way there of the best question and by what the rates
+    /// may differ since. `None` before the first stamp.
     pub fn at_most(&self, now: Moment) -> Option<Timestamp> {
-        // While an answer is in doubt that may be the older one, the bounds from before it may be the right ones.
+        // While an answer is in doubt that may be the older one, the bounds from before it may be
+        // the right ones.
         let doubted = self.doubt.map(|doubt| doubt.bounds);
         self.bounds.into_iter().chain(doubted).map(|bounds| bounds.run_on(now).high).max()
     }
@@ -188,7 +201,8 @@ impl StampedClock {
         Some(Step::Ahead(forward))
     }
 
-    /// True once there is a stamp, but not within the pause after a step that is not followed at once. A pause ends with the first stamp after its time.
+    /// True once there is a stamp, but not within the pause after a step that is not followed at
+    /// once. A pause ends with the first stamp after its time.
     pub fn is_steady(&self) -> bool {
         self.bounds.is_some() && self.set_ahead_at.is_none() && self.set_back_at.is_none() && self.doubt.is_none()
     }
@@ -208,7 +222,8 @@ impl Bounds {
         Self { low, high: after_at_most(self.high, most), at }
     }
 
-    /// By how many microseconds these bounds lie wholly below others; zero or less when they do not.
+    /// By how many microseconds these bounds lie wholly below others; zero or less when they do
+    /// not.
     fn micros_behind(self, other: Self) -> i64 {
         other.low.micros_after(self.high)
     }
@@ -218,7 +233,8 @@ impl Bounds {
     }
 }
 
-/// What a clock that showed `at` shows at most after `span`; a microsecond more, for it cuts off what it does not show.
+/// What a clock that showed `at` shows at most after `span`; a microsecond more, for it cuts off
+/// what it does not show.
 fn after_at_most(at: Timestamp, span: Duration) -> Timestamp {
     at.plus(span.saturating_add(drift(span))).plus(Duration::from_micros(1))
 }
@@ -245,7 +261,8 @@ mod tests {
 
     const START: i64 = 1_700_000_000_000_000;
 
-    /// Postgres's clock after `elapsed` of true monotonic microseconds, `ppm` faster than this node's and `step` away from where it started.
+    /// Postgres's clock after `elapsed` of true monotonic microseconds, `ppm` faster than this
+    /// node's and `step` away from where it started.
     fn server(elapsed: u64, ppm: i64, step: i64) -> Timestamp {
         let elapsed = i64::try_from(elapsed).unwrap();
         Timestamp::from_micros(START + step + elapsed + (elapsed * ppm).div_euclid(1_000_000))
@@ -259,10 +276,12 @@ mod tests {
         monotonic(micros).into()
     }
 
-    /// An exchange: microseconds of silence before the question, of the way there, and of the way back.
+    /// An exchange: microseconds of silence before the question, of the way there, and of the way
+    /// back.
     type Exchange = (u64, u64, u64);
 
-    /// A clock after some exchanges, the last of which was quick: what is unsure about the one before must not hide a step.
+    /// A clock after some exchanges, the last of which was quick: what is unsure about the one
+    /// before must not hide a step.
     fn known_clock(before: Vec<Exchange>, quick: u64) -> (StampedClock, u64) {
         let mut clock = StampedClock::default();
         let mut now = 0;
@@ -277,7 +296,8 @@ mod tests {
         prop::collection::vec((prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()), 1..40)
     }
 
-    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of arrival and the step that was seen.
+    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of
+    /// arrival and the step that was seen.
     fn ask(
         clock: &mut StampedClock,
         from: u64,
@@ -408,7 +428,8 @@ mod tests {
             }
             let (now, seen) = ask(&mut clock, now, (500_000, there, back), |moment| server(moment, 0, step));
             prop_assert_eq!(seen, None);
-            // A step back by less than the round trip cannot be told from a slow way there; nothing else may remain.
+            // A step back by less than the round trip cannot be told from a slow way there; nothing
+            // else may remain.
             let unseen = i64::try_from(there + back + 2).unwrap();
             let allowed = if step < 0 { unseen } else { 0 };
             prop_assert!(clock.now(at(now)).unwrap().micros_after(server(now, 0, step)) <= allowed);

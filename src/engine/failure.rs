@@ -1,10 +1,12 @@
-//! What is to be done about a record that was not acknowledged, and when a producer that has failed is made anew.
+//! What is to be done about a record that was not acknowledged, and when a producer that has failed
+//! is made anew.
 
 use std::time::Duration;
 
 use crate::domain::{Failure, Monotonic};
 
-/// The first pause between two new producers of which the first got no acknowledgement; it doubles from one to the next.
+/// The first pause between two new producers of which the first got no acknowledgement; it doubles
+/// from one to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Between two new producers that were made for a doubt alone.
@@ -15,7 +17,8 @@ const DOUBT_PAUSE: Duration = Duration::from_secs(300);
 pub struct Circumstances {
     /// Its batch is no longer this node's.
     pub is_given_up: bool,
-    /// Its producer was replaced, no broker can be reached, or it was taken back before its deadline: its topic is not to blame.
+    /// Its producer was replaced, no broker can be reached, or it was taken back before its
+    /// deadline: its topic is not to blame.
     pub is_blameless: bool,
     /// The topic has been denied for so long that it is given up on.
     pub is_topic_gone: bool,
@@ -45,8 +48,8 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
-/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less by `jitter` (0 to 255), so that the tasks of an outage
-/// do not come back all at once.
+/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less
+/// by `jitter` (0 to 255), so that the tasks of an outage do not come back all at once.
 pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
     let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
     let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
@@ -58,22 +61,26 @@ pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
 pub enum Defect {
     /// It has failed for good, or has lost track of a partition: it gets nothing more out.
     Failed,
-    /// A record of it had no answer until its deadline, though Kafka is there and not slow. Its partition may be in trouble; or this producer may be wrong about a partition that
-    /// others can reach, and no sign tells that apart.
+    /// A record of it had no answer until its deadline, though Kafka is there and not slow. Its
+    /// partition may be in trouble; or this producer may be wrong about a partition that others can
+    /// reach, and no sign tells that apart.
     Doubt,
 }
 
-/// When a producer with a defect is made anew: at once. If it had no record acknowledged, whatever made it fail (a right that is missing, say) is likely still
-/// so: then after a pause that grows. For a doubt alone, seldom.
+/// When a producer with a defect is made anew: at once. If it had no record acknowledged, whatever
+/// made it fail (a right that is missing, say) is likely still so: then after a pause that grows.
+/// For a doubt alone, throttle.
 #[derive(Debug, Default)]
 pub struct Renewals {
-    /// When the last one was made that was to replace one that had failed, and the pause until the next one.
+    /// When the last one was made that was to replace one that had failed, and the pause until the
+    /// next one.
     last: Option<(Monotonic, Duration)>,
     doubted_at: Option<Monotonic>,
 }
 
 impl Renewals {
-    /// True when a producer with this defect is to be made anew now. `has_worked`: a record of it was acknowledged.
+    /// True when a producer with this defect is to be made anew now. `has_worked`: a record of it
+    /// was acknowledged.
     pub fn is_due(&self, defect: Defect, has_worked: bool, now: Monotonic) -> bool {
         match defect {
             Defect::Failed => has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause),

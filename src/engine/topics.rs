@@ -9,10 +9,13 @@
 //!                                              denied by metadata for 5 min: gone (tasks become dead letters)
 //! ```
 //!
-//! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one claim's worth of it is let through.
+//! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one
+//! claim's worth of it is let through.
 //!
-//! A slow Kafka is not a dead topic ([`Pace`]): silence counts against a topic only while Kafka keeps its pace, and only once it is longer than twice what the
-//! records that were acknowledged lately have waited. While Kafka throttles this node, each topic may have in flight about what went out of it lately.
+//! A slow Kafka is not a dead topic ([`Pace`]): silence counts against a topic only while Kafka
+//! keeps its pace, and only once it is longer than twice what the records that were acknowledged
+//! lately have waited. While Kafka throttles this node, each topic may have in flight about what
+//! went out of it lately.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -21,7 +24,8 @@ use crate::domain::{Monotonic, TopicName};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// A topic without an acknowledgement for so long while records wait is parked; a parked one is probed as often.
+    /// A topic without an acknowledgement for so long while records wait is open; a parked one is
+    /// probed as often.
     pub silence_max: Duration,
     /// A topic that fresh metadata has denied for so long is gone.
     pub denial_max: Duration,
@@ -48,18 +52,19 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// A topic may have so many bytes in flight however little went out of it: one request.
 const THROTTLED_BYTES_MIN: usize = 128 << 10;
 
-/// Refusals of a topic so far apart still count as unbroken: a task that is put off comes back after a minute at most, and a probe needs one.
+/// Refusals of a topic so far apart still count as unbroken: a task that is put off comes back
+/// after a minute at most, and a probe needs one.
 const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 
-/// A topic that is given up on is known to be so for at least so long: longer than the pause before any attempt (60 s), or a task that was put off would never
-/// meet it.
+/// A topic that is given up on is known to be so for at least so long: longer than the pause before
+/// any attempt (60 s), or a task that was put off would never meet it.
 const REMEMBERED_MIN: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    Healthy,
-    Parked { probe_at: Monotonic },
-    Probing { since: Monotonic },
+    Closed,
+    Open { probe_at: Monotonic },
+    HalfOpen { since: Monotonic },
     Gone { look_at: Monotonic },
 }
 
@@ -68,17 +73,19 @@ struct Topic {
     state: State,
     tasks: usize,
     bytes: usize,
-    /// When something was last heard of it (an acknowledgement, metadata while it was parked), or the first of the records that wait was handed over.
+    /// When something was last heard of it (an acknowledgement, metadata while it was open), or the
+    /// first of the records that wait was handed over.
     heard_at: Monotonic,
     /// Since when it takes no records; a probe does not end that.
-    parked_since: Option<Monotonic>,
+    open_since: Option<Monotonic>,
     /// Since when, and until when, fresh metadata has denied the topic without a break.
     denied: Option<(Monotonic, Monotonic)>,
     /// Since when records were refused at once, without an acknowledgement in between.
     refused_since: Option<Monotonic>,
     /// Why the last of its records that failed did, unless one was acknowledged since.
     reason: Option<String>,
-    /// Since when, and until when, each of its records was refused for a right that is missing, without a break.
+    /// Since when, and until when, each of its records was refused for a right that is missing,
+    /// without a break.
     forbidden: Option<(Monotonic, Monotonic)>,
     /// It was given up on for these refusals, and has been tried since.
     was_given_up: bool,
@@ -93,14 +100,17 @@ struct Topic {
 pub enum Action {
     /// Ask Kafka for the topic's metadata, and tell [`Topics::looked`].
     Look(TopicName),
-    Parked(TopicName),
-    /// Kafka says that there is no such topic: in so long its tasks are given up on, if it goes on saying so.
+    Opened(TopicName),
+    /// Kafka says that there is no such topic: in so long its tasks are given up on, if it goes on
+    /// saying so.
     Denied(TopicName, Duration),
     /// It takes records again: sweep for what was left.
-    Unparked(TopicName),
-    /// Kafka refuses its records for a right that is missing: in so long its tasks are given up on, if it goes on doing so.
+    Closed(TopicName),
+    /// Kafka refuses its records for a right that is missing: in so long its tasks are given up on,
+    /// if it goes on doing so.
     Forbidden(TopicName, Duration),
-    /// It does not exist or may not be written to, and did not or might not for so long that its tasks are given up on: sweep for them.
+    /// It does not exist or may not be written to, and did not or might not for so long that its
+    /// tasks are given up on: sweep for them.
     Gone(TopicName),
     /// The same, after a probe that changed nothing: sweep again, it has been told.
     StillGone(TopicName),
@@ -108,7 +118,7 @@ pub enum Action {
 
 /// A topic that takes no records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parked<'a> {
+pub struct OpenBreaker<'a> {
     pub topic: &'a TopicName,
     pub is_gone: bool,
     /// Probes do not end it.
@@ -120,17 +130,17 @@ pub struct Parked<'a> {
 impl Topic {
     fn takes_none(&self) -> bool {
         match self.state {
-            State::Healthy => false,
-            State::Probing { .. } => self.tasks > 0,
-            State::Parked { .. } | State::Gone { .. } => true,
+            State::Closed => false,
+            State::HalfOpen { .. } => self.tasks > 0,
+            State::Open { .. } | State::Gone { .. } => true,
         }
     }
 
-    fn parked<'a>(&'a self, name: &'a TopicName) -> Parked<'a> {
-        Parked {
+    fn open<'a>(&'a self, name: &'a TopicName) -> OpenBreaker<'a> {
+        OpenBreaker {
             topic: name,
             is_gone: self.is_gone(),
-            since: self.parked_since.unwrap_or(self.heard_at),
+            since: self.open_since.unwrap_or(self.heard_at),
             reason: self.reason.as_deref(),
         }
     }
@@ -161,20 +171,21 @@ impl Topic {
     /// Silence until `now` says nothing about the topic.
     const fn excuse(&mut self, now: Monotonic) {
         self.heard_at = now;
-        if let State::Probing { since } = &mut self.state {
+        if let State::HalfOpen { since } = &mut self.state {
             *since = now;
         }
     }
 
     fn give_up(&mut self, now: Monotonic, silence_max: Duration) {
         self.state = State::Gone { look_at: now.plus(silence_max) };
-        self.parked_since.get_or_insert(now);
-        // What is to be given up is found by a sweep: until then this must not be forgotten, idle though the topic is.
+        self.open_since.get_or_insert(now);
+        // What is to be given up is found by a sweep: until then this must not be forgotten, idle
+        // though the topic is.
         self.heard_at = now;
     }
 
     fn is_left_out_for_now(&self) -> bool {
-        self.is_full && matches!(self.state, State::Healthy | State::Gone { .. })
+        self.is_full && matches!(self.state, State::Closed | State::Gone { .. })
     }
 
     fn is_left_out(&self) -> bool {
@@ -199,7 +210,8 @@ pub struct Topics {
     settings: Settings,
     topics: HashMap<TopicName, Topic>,
     pace: Pace,
-    /// The longest that a record of any topic, acknowledged in this period or in the one before, had waited for it.
+    /// The longest that a record of any topic, acknowledged in this period or in the one before,
+    /// had waited for it.
     waits: [Duration; 2],
     period_began_at: Monotonic,
 }
@@ -234,7 +246,7 @@ impl Topics {
         let entry = self.entry(topic, now);
         if entry.tasks == 0 {
             entry.heard_at = now;
-            if let State::Probing { since } = &mut entry.state {
+            if let State::HalfOpen { since } = &mut entry.state {
                 *since = now;
             }
         }
@@ -243,19 +255,22 @@ impl Topics {
         entry.fill(settings, pace);
     }
 
-    /// A record was refused for its topic's sake: the topic, or its partition, does not take any just now.
+    /// A record was refused for its topic's sake: the topic, or its partition, does not take any
+    /// just now.
     pub fn refused(&mut self, topic: &TopicName, now: Monotonic) {
         let probe_at = now.plus(self.settings.silence_max);
         let entry = self.entry(topic, now);
         entry.refused_since.get_or_insert(now);
-        // That is the answer to the probe: without it, claim after claim would be let through and put off. An acknowledgement of another partition's is stronger.
-        if matches!(entry.state, State::Probing { .. }) {
-            entry.state = State::Parked { probe_at };
+        // That is the answer to the probe: without it, claim after claim would be let through and
+        // put off. An acknowledgement of another partition's is stronger.
+        if matches!(entry.state, State::HalfOpen { .. }) {
+            entry.state = State::Open { probe_at };
         }
     }
 
-    /// A record was refused because this node may not write to its topic. Metadata need not say so, hence the refusals are the evidence: a probe is
-    /// refused each time, and a topic that is refused without a break for as long as a missing one is denied is given up on like it.
+    /// A record was refused because this node may not write to its topic. Metadata need not say so,
+    /// hence the refusals are the evidence: a probe is refused each time, and a topic that is
+    /// refused without a break for as long as a missing one is denied is given up on like it.
     pub fn forbidden(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         self.refused(topic, now);
         let Settings { silence_max, denial_max, .. } = self.settings;
@@ -292,11 +307,11 @@ impl Topics {
 
     fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut Topic {
         self.topics.entry(topic.clone()).or_insert_with(|| Topic {
-            state: State::Healthy,
+            state: State::Closed,
             tasks: 0,
             bytes: 0,
             heard_at: now,
-            parked_since: None,
+            open_since: None,
             denied: None,
             refused_since: None,
             reason: None,
@@ -322,7 +337,8 @@ impl Topics {
         self.waits[0] = self.waits[0].max(wait);
     }
 
-    /// How long a topic may be silent while records of it wait, before that says anything about the topic.
+    /// How long a topic may be silent while records of it wait, before that says anything about the
+    /// topic.
     fn silence_max(&self) -> Duration {
         self.settings.silence_max.max(self.waits[0].max(self.waits[1]).saturating_mul(2))
     }
@@ -335,16 +351,16 @@ impl Topics {
         entry.forbidden = None;
         entry.refused_since = None;
         entry.reason = None;
-        if entry.state == State::Healthy {
+        if entry.state == State::Closed {
             return None;
         }
-        entry.state = State::Healthy;
-        entry.parked_since = None;
-        Some(Action::Unparked(topic.clone()))
+        entry.state = State::Closed;
+        entry.open_since = None;
+        Some(Action::Closed(topic.clone()))
     }
 
-    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to blame. `waiting` tells whether a record of a topic
-    /// has waited for long.
+    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to
+    /// blame. `waiting` tells whether a record of a topic has waited for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
         let Settings { silence_max, denial_max, .. } = self.settings;
         let is_new_period = now.since(self.period_began_at) >= PERIOD;
@@ -371,17 +387,18 @@ impl Topics {
             let is_refused = topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
             let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= patience);
             match topic.state {
-                State::Healthy if is_silent => {
-                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
-                    topic.parked_since = Some(now);
-                    actions.push(Action::Parked(name.clone()));
+                State::Closed if is_silent => {
+                    topic.state = State::Open { probe_at: now.plus(silence_max) };
+                    topic.open_since = Some(now);
+                    actions.push(Action::Opened(name.clone()));
                 }
-                // A probe without a task goes on until there is one, and one whose tasks are not due yet until they are.
-                State::Probing { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= patience => {
-                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                // A probe without a task goes on until there is one, and one whose tasks are not
+                // due yet until they are.
+                State::HalfOpen { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= patience => {
+                    topic.state = State::Open { probe_at: now.plus(silence_max) };
                 }
-                State::Parked { probe_at } if probe_at <= now => {
-                    topic.state = State::Parked { probe_at: now.plus(silence_max) };
+                State::Open { probe_at } if probe_at <= now => {
+                    topic.state = State::Open { probe_at: now.plus(silence_max) };
                     actions.push(Action::Look(name.clone()));
                 }
                 State::Gone { look_at } if look_at <= now => {
@@ -391,12 +408,13 @@ impl Topics {
                 _ => {}
             }
         }
-        // What is idle needs no memory, if it is healthy, or was probed or given up on long ago: the table is bounded by the topics in use or in trouble.
+        // What is idle needs no memory, if it is healthy, or was probed or given up on long ago:
+        // the table is bounded by the topics in use or in trouble.
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
-                State::Healthy => topic.refused_since.is_none(),
-                State::Probing { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN),
-                State::Parked { .. } => false,
+                State::Closed => topic.refused_since.is_none(),
+                State::HalfOpen { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN),
+                State::Open { .. } => false,
             };
             topic.tasks > 0 || !is_forgotten
         });
@@ -407,16 +425,17 @@ impl Topics {
     pub fn looked(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         match (sight, entry.state) {
-            (Sight::Unknown, _) | (_, State::Healthy | State::Probing { .. }) => None,
+            (Sight::Unknown, _) | (_, State::Closed | State::HalfOpen { .. }) => None,
             (Sight::There, _) => {
                 entry.denied = None;
                 entry.refused_since = None;
                 entry.heard_at = now;
-                entry.state = State::Probing { since: now };
-                Some(Action::Unparked(topic.clone()))
+                entry.state = State::HalfOpen { since: now };
+                Some(Action::Closed(topic.clone()))
             }
             (Sight::Denied | Sight::Forbidden, _) => {
-                // A denial long after the last one does not prove that the topic was not there in between.
+                // A denial long after the last one does not prove that the topic was not there in
+                // between.
                 let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
                 let since = unbroken.map_or(now, |(since, _)| since);
                 entry.denied = Some((since, now));
@@ -437,12 +456,14 @@ impl Topics {
         }
     }
 
-    /// Topics whose tasks are left where they are: parked, being probed with something already, or at their bound.
+    /// Topics whose tasks are left where they are: open, being probed with something already, or at
+    /// their bound.
     pub fn left_out(&self) -> Vec<TopicName> {
         self.topics.iter().filter(|(_, topic)| topic.is_left_out()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Topics that are left out for nothing but that they have as much in flight as they may: there will be room soon.
+    /// Topics that are left out for nothing but that they have as much in flight as they may: there
+    /// will be room soon.
     pub fn full(&self) -> BTreeSet<TopicName> {
         self.topics.iter().filter(|(_, topic)| topic.is_left_out_for_now()).map(|(name, _)| name.clone()).collect()
     }
@@ -468,17 +489,17 @@ impl Topics {
         Some(topic.reason.as_deref().unwrap_or("this node may not write to the topic"))
     }
 
-    /// Topics that take no records: parked, probed without an answer yet, or gone.
-    pub fn parked_count(&self) -> usize {
+    /// Topics that take no records: open, probed without an answer yet, or gone.
+    pub fn open_count(&self) -> usize {
         self.topics.values().filter(|topic| topic.takes_none()).count()
     }
 
     /// The same, one by one; the longest first.
-    pub fn parked(&self) -> Vec<Parked<'_>> {
+    pub fn open(&self) -> Vec<OpenBreaker<'_>> {
         let taking_none = self.topics.iter().filter(|(_, topic)| topic.takes_none());
-        let mut parked: Vec<_> = taking_none.map(|(name, topic)| topic.parked(name)).collect();
-        parked.sort_by_key(|parked| (parked.since, parked.topic));
-        parked
+        let mut open: Vec<_> = taking_none.map(|(name, topic)| topic.open(name)).collect();
+        open.sort_by_key(|open| (open.since, open.topic));
+        open
     }
 
     pub fn gone_count(&self) -> usize {

@@ -20,7 +20,8 @@ pub enum Error {
         #[source]
         source: Box<etcd_client::Error>,
     },
-    /// No connection could be set up, or the certificate or its key are not what they should be. In words, for the driver's error does not lead to its reasons.
+    /// No connection could be set up, or the certificate or its key are not what they should be. In
+    /// words, for the driver's error does not lead to its reasons.
     #[error("{what}: {why}")]
     Unconnected { what: &'static str, why: String },
     /// The lease has run out or was revoked: a new one is needed.
@@ -32,7 +33,8 @@ pub enum Error {
 
 impl Error {
     pub(super) fn new(what: &'static str, source: etcd_client::Error) -> Self {
-        // The driver tells a lease that is gone in two ways: by the status of the call, or, of a keep-alive, in words of its own.
+        // The driver tells a lease that is gone in two ways: by the status of the call, or, of a
+        // keep-alive, in words of its own.
         let is_lease_gone = match &source {
             etcd_client::Error::GRpcStatus(status) => status.message().contains("requested lease not found"),
             etcd_client::Error::LeaseKeepAliveError(words) => words.contains("lease not found"),
@@ -46,8 +48,9 @@ impl Error {
     }
 }
 
-/// The endpoints, of which one is in use. A client of several balances between them, and one that is frozen would take each second call; this way the
-/// first call that fails leads to the next endpoint.
+/// The endpoints, of which one is in use. A client of several balances between them, and one that
+/// is frozen would take each second call; this way the first call that fails leads to the next
+/// endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     settings: Settings,
@@ -62,7 +65,8 @@ impl Endpoints {
     /// A client of the next endpoint. It connects with its first call.
     pub(super) async fn next(&mut self) -> Result<Client, Error> {
         let (pulse, credentials) = (self.settings.pulse(), self.settings.credentials());
-        // A follower that has lost its leader must refuse, not stay silent; and a connection that is dead must be found so by the client itself.
+        // A follower that has lost its leader must refuse, not stay silent; and a connection that
+        // is dead must be found so by the client itself.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(self.settings.deadline())
             .with_keep_alive(pulse * 2, pulse * 2)

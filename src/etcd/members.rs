@@ -1,8 +1,9 @@
 //! The members as etcd has them: follows their keys.
 //!
-//! The whole prefix is read, then watched from the next revision on. Whatever goes wrong with the watch (silence, a lost leader, a compaction) leads to
-//! reading it again: it is one small read, and what is read is the truth, whatever was missed. A watch of a killed etcd is silent for ever, so progress
-//! is asked for at each pulse, and silence for half a TTL counts as loss.
+//! The whole prefix is read, then watched from the next revision on. Whatever goes wrong with the
+//! watch (silence, a lost leader, a compaction) leads to reading it again: it is one small read,
+//! and what is read is the truth, whatever was missed. A watch of a killed etcd is silent for ever,
+//! so progress is asked for at each pulse, and silence for half a TTL counts as loss.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +84,8 @@ impl Follower {
         let read = within(deadline, "read the members", get).await?;
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut members: BTreeMap<_, _> = read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
-        // From the revision on that was read, though its events are known: etcd answers no question about the progress of a watch that begins in the future, and
-        // nobody else need ever write.
+        // From the revision on that was read, though its events are known: etcd answers no question
+        // about the progress of a watch that begins in the future, and nobody else need ever write.
         let options = WatchOptions::new().with_prefix().with_start_revision(revision);
         let mut stream = within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
         self.contact.back();
@@ -135,7 +136,8 @@ impl Follower {
         pair.key_str().ok()?.strip_prefix(prefix.as_str())?.parse().ok()
     }
 
-    /// Who a key stands for. That it is there is what counts: what a later release says in its value, this one need not understand.
+    /// Who a key stands for. That it is there is what counts: what a later release says in its
+    /// value, this one need not understand.
     fn member(&self, pair: &KeyValue) -> Option<(NodeId, Member)> {
         let Some(node) = self.node(pair) else {
             tracing::warn!(key = %String::from_utf8_lossy(pair.key()), "etcd: a key that is no node's; it is passed over");

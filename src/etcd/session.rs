@@ -7,7 +7,8 @@
 //!     |  end: revoked,    |   `---------------------------'
 //!     `-- or left to run out (from either)
 //! ```
-//! After a loss the old lease is tried first: a session survives a restart of etcd that is shorter than its TTL.
+//! After a loss the old lease is tried first: a session survives a restart of etcd that is shorter
+//! than its TTL.
 
 use std::time::Duration;
 

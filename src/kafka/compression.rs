@@ -1,7 +1,8 @@
 //! How large a record becomes when a producer compresses it.
 //!
-//! A broker holds a batch against its topic's `max.message.bytes` as it comes, compressed; and once more when the topic's own
-//! `compression.type` made the broker compress it anew. A record that is over the limit without compression is therefore tried.
+//! A broker holds a batch against its topic's `max.message.bytes` as it comes, compressed; and once
+//! more when the topic's own `compression.type` made the broker compress it anew. A record that is
+//! over the limit without compression is therefore tried.
 
 use std::io::{self, Write};
 
@@ -53,11 +54,14 @@ impl TopicCompression {
     }
 }
 
-/// librdkafka's `compression.level` for the default of the codec, which is the broker's level as well.
+/// librdkafka's `compression.level` for the default of the codec, which is the broker's level as
+/// well.
 const LEVEL_DEFAULT: i32 = -1;
-/// Compressing is all work: others wait for their turn, and leave processors to the rest of the node.
+/// Compressing is all work: others wait for their turn, and leave processors to the rest of the
+/// node.
 const AT_ONCE_MAX: usize = 2;
-/// A sixteenth is added: these encoders are not the producer's own, or get the record in other pieces, and find a little more or less.
+/// A sixteenth is added: these encoders are not the producer's own, or get the record in other
+/// pieces, and find a little more or less.
 const ALLOWANCE: usize = 16;
 /// Snappy's blocks are compressed one by one.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -78,7 +82,8 @@ impl Compression {
         Self { codec, level, turns: Semaphore::new(AT_ONCE_MAX) }
     }
 
-    /// Bytes that `record` counts against `limit`, its topic's, from above; compressed only when it would be over the limit else.
+    /// Bytes that `record` counts against `limit`, its topic's, from above; compressed only when it
+    /// would be over the limit else.
     pub(super) async fn size(&self, record: &Record, limit: usize, topic: TopicCompression) -> usize {
         let plain = record.size();
         let Some(codec) = self.codec.filter(|_| plain > limit) else { return plain };
@@ -101,7 +106,8 @@ fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
     let around = record.size().saturating_sub(record.bytes());
     let parts = [record.key.as_deref(), record.payload.as_deref(), Some(record.headers.as_bytes())];
     match compress(&parts.map(Option::unwrap_or_default), codec, level) {
-        // What goes around is counted as if it were not compressed. A batch that gets larger is sent as it is.
+        // What goes around is counted as if it were not compressed. A batch that gets larger is
+        // sent as it is.
         Ok(bytes) => bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size()),
         Err(error) => {
             tracing::debug!(?codec, %error, "a record could not be compressed");
@@ -122,7 +128,8 @@ fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
         }
         Codec::Snappy => snappy(parts),
         Codec::Lz4 => {
-            // As librdkafka frames it. Its levels above 2 compress better than this encoder, which has none.
+            // As librdkafka frames it. Its levels above 2 compress better than this encoder, which
+            // has none.
             let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
             let mut encoder = FrameEncoder::with_frame_info(info, counter);
             parts.iter().try_for_each(|part| encoder.write_all(part))?;

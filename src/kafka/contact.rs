@@ -1,9 +1,12 @@
 //! Whether a broker can be reached now.
 //!
-//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of [`super::Topics`] sends when there was no proof for a while (any
-//! answer: a refusal proves contact, too), if besides one of the brokers takes a connection where it says that it can be reached. Loss is a probe without an
-//! answer within the patience that earlier answers have earned ([`super::patience`]). A broken connection is no loss, for there may be other brokers: it only makes the next probe come at once. So a broker that is gone is noticed
-//! within a second, and one that hangs within 2 s, if its answers took less than a third of a second before.
+//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of
+//! [`super::Topics`] sends when there was no proof for a while (any answer: a refusal proves
+//! contact, too), if besides one of the brokers takes a connection where it says that it can be
+//! reached. Loss is a probe without an answer within the patience that earlier answers have earned
+//! ([`super::patience`]). A broken connection is no loss, for there may be other brokers: it only
+//! makes the next probe come at once. So a broker that is gone is noticed within a second, and one
+//! that hangs within 2 s, if its answers took less than a third of a second before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -28,7 +31,8 @@ pub struct Contact {
 #[derive(Debug)]
 struct Shared {
     state: watch::Sender<State>,
-    /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread that takes reports need not read a clock.
+    /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread
+    /// that takes reports need not read a clock.
     acknowledged: AtomicU64,
     is_doubted: AtomicBool,
     patience: Mutex<Patience>,
@@ -108,7 +112,8 @@ impl Contact {
             self.note(trouble);
         }
         if self.is_held() && !self.shared.is_doubted.swap(true, Ordering::Relaxed) {
-            // A full queue means that the prober is at work, and it looks at the flag after each request.
+            // A full queue means that the prober is at work, and it looks at the flag after each
+            // request.
             let woken = self.shared.prober.try_send(Request::Wake);
             tracing::trace!(?woken, "asked for a probe");
         }

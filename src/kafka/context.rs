@@ -13,19 +13,20 @@ use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
 
 use super::signs::Signs;
-use super::{Contact, Fate, Metrics, Mode, Reason, Report};
+use super::{Contact, DeliveryOutcome, Metrics, Mode, Reason, DeliveryReport};
 use crate::clock;
-use crate::domain::{Monotonic, Receipt, Seldom, Timestamp};
+use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 
-/// What a producer calls. Both run on its polling thread, for each record: they must neither block nor panic.
+/// What a producer calls. Both run on its polling thread, for each record: they must neither block
+/// nor panic.
 pub struct Hooks {
-    pub on_report: Box<dyn Fn(Report) + Send + Sync>,
+    pub on_report: Box<dyn Fn(DeliveryReport) + Send + Sync>,
     /// The cluster's time: when an acknowledgement came.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
 impl Hooks {
-    pub fn new(on_report: impl Fn(Report) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+    pub fn new(on_report: impl Fn(DeliveryReport) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self { on_report: Box::new(on_report), now: Box::new(now) }
     }
 }
@@ -55,14 +56,15 @@ pub(super) struct Shown {
     pub(super) signs: Mutex<Signs>,
 }
 
-/// A partition without a leader, in an answer that updates single partitions: librdkafka (2.12 to 2.14 at least) then never learns of its next leader, and
-/// lets all records to it time out (its issue 5430). Its log is the only sign.
+/// A partition without a leader, in an answer that updates single partitions: librdkafka (2.12 to
+/// 2.14 at least) then never learns of its next leader, and lets all records to it time out (its
+/// issue 5430). Its log is the only sign.
 fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
     facility == "METADATAUPDATE" && line.contains("not found in cache")
 }
 
 impl Context {
-    fn fate(&self, delivery: &DeliveryResult<'_>) -> Fate {
+    fn outcome(&self, delivery: &DeliveryResult<'_>) -> DeliveryOutcome {
         match delivery {
             Ok(message) => {
                 self.contact.acknowledged();
@@ -70,11 +72,11 @@ impl Context {
                     RecordTime::LogAppendTime(millis) if millis >= 0 => Timestamp::from_millis(millis),
                     _ => (self.hooks.now)(),
                 };
-                Fate::of_success(Receipt { partition: message.partition(), offset: message.offset(), published_at })
+                DeliveryOutcome::of_success(Receipt { partition: message.partition(), offset: message.offset(), published_at })
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-                Fate::of_report(code, self.mode, message.partition())
+                DeliveryOutcome::of_report(code, self.mode, message.partition())
             }
         }
     }
@@ -83,10 +85,10 @@ impl Context {
 impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
-    fn delivery(&self, delivery: &DeliveryResult<'_>, ticket: usize) {
-        let fate = self.fate(delivery);
-        self.metrics.fates.count(&fate);
-        (self.hooks.on_report)(Report { ticket, fate });
+    fn delivery(&self, delivery: &DeliveryResult<'_>, correlation_id: usize) {
+        let outcome = self.outcome(delivery);
+        self.metrics.outcomes.count(&outcome);
+        (self.hooks.on_report)(DeliveryReport { correlation_id, outcome });
     }
 }
 
@@ -104,7 +106,8 @@ impl ClientContext for Context {
                 | RDKafkaLogLevel::Error
                 | RDKafkaLogLevel::Warning
         );
-        // While nothing answers, that has been said already; its reasons are repeated at each attempt to connect.
+        // While nothing answers, that has been said already; its reasons are repeated at each
+        // attempt to connect.
         let is_told = is_trouble && !self.contact.is_lost();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         // A line that is not to be told uses up nobody's turn.
@@ -143,7 +146,7 @@ impl ClientContext for Context {
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// With the number of lines that were held back.
-    kinds: HashMap<String, (Seldom, u64)>,
+    kinds: HashMap<String, (Throttle, u64)>,
 }
 
 const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -151,13 +154,14 @@ const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const KINDS_MAX: usize = 256;
 
 impl Said {
-    /// How many lines of this `kind` were held back since the last that was let through; `None` when this one is held back, too.
+    /// How many lines of this `kind` were held back since the last that was let through; `None`
+    /// when this one is held back, too.
     fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
         if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return None;
         }
-        let (seldom, unsaid) = self.kinds.entry(kind.to_owned()).or_insert_with(|| (Seldom::new(SAID_AGAIN_AFTER), 0));
-        if seldom.lets_through(now) {
+        let (throttle, unsaid) = self.kinds.entry(kind.to_owned()).or_insert_with(|| (Throttle::new(SAID_AGAIN_AFTER), 0));
+        if throttle.lets_through(now) {
             Some(std::mem::take(unsaid))
         } else {
             *unsaid = unsaid.saturating_add(1);

@@ -1,6 +1,6 @@
 //! What the way out counts.
 
-use super::fate::Fate;
+use super::delivery::DeliveryOutcome;
 use crate::domain::Failure;
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
@@ -11,16 +11,16 @@ pub struct Metrics {
     pub(super) producers: Counter,
     pub(super) sent: Counter,
     pub(super) queue_full: Counter,
-    pub(super) fates: Fates,
+    pub(super) outcomes: DeliveryOutcomes,
     pub(super) has_contact: Gauge,
     pub(super) contact_losses: Counter,
     pub(super) look_ups: LookUps,
     pub(super) topics_known: Gauge,
 }
 
-/// One counter per fate, found without a lock or a hash: they count records.
+/// One counter per outcome, found without a lock or a hash: they count records.
 #[derive(Clone, Debug)]
-pub(super) struct Fates {
+pub(super) struct DeliveryOutcomes {
     acknowledged: Counter,
     not_sent: Counter,
     unknown: Counter,
@@ -41,7 +41,7 @@ pub(super) struct LookUps {
 
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
-        let fates: Family<Labels, Counter> = Family::default();
+        let outcomes: Family<Labels, Counter> = Family::default();
         let look_ups: Family<Labels, Counter> = Family::default();
         let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) = Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
@@ -51,7 +51,7 @@ impl Metrics {
         registry.register("punctual_kafka_sent_records", help, sent.clone());
         let help = "What became of records handed to a Kafka producer: acknowledged, not_sent, unknown (may be in the topic), batch_refused (to be \
                     sent alone), refused (for good), unavailable (the topic takes none just now), forbidden (this node may not write to it)";
-        registry.register("punctual_kafka_reports", help, fates.clone());
+        registry.register("punctual_kafka_reports", help, outcomes.clone());
         let help = "Records that a Kafka producer did not take because its queue was full";
         registry.register("punctual_kafka_queue_full", help, queue_full.clone());
         let help = "1 while a Kafka broker can be reached, by its acknowledgements or its answer to a probe; else 0";
@@ -66,7 +66,7 @@ impl Metrics {
             producers,
             sent,
             queue_full,
-            fates: Fates::of(&fates),
+            outcomes: DeliveryOutcomes::of(&outcomes),
             has_contact,
             contact_losses,
             look_ups: LookUps::of(&look_ups),
@@ -75,9 +75,9 @@ impl Metrics {
     }
 }
 
-impl Fates {
+impl DeliveryOutcomes {
     fn of(family: &Family<Labels, Counter>) -> Self {
-        let counter = |fate| family.get_or_create(&[("fate", fate)]).clone();
+        let counter = |outcome| family.get_or_create(&[("outcome", outcome)]).clone();
         Self {
             acknowledged: counter("acknowledged"),
             not_sent: counter("not_sent"),
@@ -89,10 +89,10 @@ impl Fates {
         }
     }
 
-    pub(super) fn count(&self, fate: &Fate) {
-        let counter = match fate {
-            Fate::Acknowledged(_) => &self.acknowledged,
-            Fate::Failed(failed) => match failed.failure {
+    pub(super) fn count(&self, outcome: &DeliveryOutcome) {
+        let counter = match outcome {
+            DeliveryOutcome::Acknowledged(_) => &self.acknowledged,
+            DeliveryOutcome::Failed(failed) => match failed.failure {
                 Failure::NotSent => &self.not_sent,
                 Failure::Unknown => &self.unknown,
                 Failure::BatchRefused => &self.batch_refused,

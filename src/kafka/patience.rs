@@ -1,7 +1,9 @@
 //! How long an answer of Kafka may take before it counts as missing.
 //!
-//! Patience follows the answers: three times what the last one took, so that a Kafka whose answers take two seconds is one that answers. While none comes it
-//! doubles from question to question, for nobody knows how far away Kafka is: contact that is held is lost after the patience that it has earned.
+//! Patience follows the answers: three times what the last one took, so that a Kafka whose answers
+//! take two seconds is one that answers. While none comes it doubles from question to question, for
+//! nobody knows how far away Kafka is: contact that is held is lost after the patience that it has
+//! earned.
 
 use std::time::Duration;
 
@@ -32,7 +34,8 @@ impl Patience {
         Self(self.0.saturating_mul(2).min(MAX))
     }
 
-    /// True when a client that was made for `self` is to be made anew for `other`: its connections are given up too early, or far too late.
+    /// True when a client that was made for `self` is to be made anew for `other`: its connections
+    /// are given up too early, or far too late.
     pub(super) fn is_far_from(self, other: Self) -> bool {
         other.0 > self.0 || other.0.saturating_mul(4) <= self.0
     }

@@ -24,15 +24,18 @@ const TASK_ID: &str = "punctual-task-id";
 /// The due time that was asked for, in milliseconds since the epoch, as decimal text.
 const DUE_AT: &str = "punctual-due-at";
 
-/// How long one wait for reports lasts. rdkafka spins through the last millisecond of each: its own `ThreadedProducer`, which waits for 100 ms, takes 0.7 % of
-/// a core for nothing. This is also how long the end of a producer may take, so it is not much longer.
+/// How long one wait for reports lasts. rdkafka spins through the last millisecond of each: its own
+/// `ThreadedProducer`, which waits for 100 ms, takes 0.7 % of a core for nothing. This is also how
+/// long the end of a producer may take, so it is not much longer.
 const POLL: Duration = Duration::from_millis(400);
 const POLLING_THREAD: &str = "kafka-reports";
 
-/// An idempotent producer. Each record that [`Self::send`] took gets exactly one [`super::Report`], also when the producer is purged or dropped. By itself
-/// librdkafka gives up on a record only after [`Settings::give_up_after`]: see there.
+/// An idempotent producer. Each record that [`Self::send`] took gets exactly one
+/// [`super::DeliveryReport`], also when the producer is purged or dropped. By itself librdkafka
+/// gives up on a record only after [`Settings::give_up_after`]: see there.
 ///
-/// Dropping it blocks for up to a second, and the last reports then come on the dropping thread: see [`Self::close`].
+/// Dropping it blocks for up to a second, and the last reports then come on the dropping thread:
+/// see [`Self::close`].
 #[must_use]
 pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
@@ -59,22 +62,25 @@ impl Producer {
         Ok(Self { inner, polling, metrics, shown })
     }
 
-    /// Hands `task`'s record over for publishing to `topic`, with `now` as its time; never blocks. `ticket` comes back with the report.
+    /// Hands `task`'s record over for publishing to `topic`, with `now` as its time; never blocks.
+    /// `correlation_id` comes back with the report.
     ///
-    /// Copies key, payload and headers. Allocates nothing itself; librdkafka does once for the record and once for each header.
+    /// Copies key, payload and headers. Allocates nothing itself; librdkafka does once for the
+    /// record and once for each header.
     ///
     /// # Errors
     /// When the record was not taken: no report will come for it.
-    pub fn send(&self, ticket: usize, topic: &str, task: &BatchTask<'_>, now: Timestamp) -> Result<(), SendError> {
+    pub fn send(&self, correlation_id: usize, topic: &str, task: &BatchTask<'_>, now: Timestamp) -> Result<(), SendError> {
         let record = BaseRecord {
             topic,
             partition: None,
             payload: task.payload,
             key: task.key,
-            // Not this machine's clock, which may be hours off: a broker refuses what comes from the future.
+            // Not this machine's clock, which may be hours off: a broker refuses what comes from
+            // the future.
             timestamp: Some(now.as_millis()),
             headers: Some(headers_of(task)),
-            delivery_opaque: ticket,
+            delivery_opaque: correlation_id,
         };
         match self.inner.send(record) {
             Ok(()) => {
@@ -95,8 +101,9 @@ impl Producer {
         refused
     }
 
-    /// Fetches the metadata of `topics`, so that their first records need not wait for it: how many are there. Those that do not answer before
-    /// `deadline` has passed are left out; the first record to each fetches it, then.
+    /// Fetches the metadata of `topics`, so that their first records need not wait for it: how many
+    /// are there. Those that do not answer before `deadline` has passed are left out; the first
+    /// record to each fetches it, then.
     pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
         let inner = Arc::clone(&self.inner);
         let started_at = clock::monotonic();
@@ -125,18 +132,20 @@ impl Producer {
         tokio::task::spawn_blocking(ask).await.unwrap_or(false)
     }
 
-    /// Gives up all records that have no report yet; never blocks. They are reported soon: `NotSent`, or `Unknown` when they may be in the topic.
+    /// Gives up all records that have no report yet; never blocks. They are reported soon:
+    /// `NotSent`, or `Unknown` when they may be in the topic.
     pub fn purge(&self) {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
-    /// Gives up the records that wait to be sent, or to be sent again after a request that failed; never blocks. Those that a request has are left to be
-    /// acknowledged.
+    /// Gives up the records that wait to be sent, or to be sent again after a request that failed;
+    /// never blocks. Those that a request has are left to be acknowledged.
     pub fn purge_queue(&self) {
         self.inner.purge(PurgeConfig::default().queue().non_blocking());
     }
 
-    /// True once some partition gets no records any more from this producer, however well it is: another one must be made.
+    /// True once some partition gets no records any more from this producer, however well it is:
+    /// another one must be made.
     pub fn is_stuck(&self) -> bool {
         self.shown.is_stuck.load(Ordering::Relaxed)
     }
@@ -146,7 +155,8 @@ impl Producer {
         self.signs(|signs| signs.throttle(clock::monotonic()))
     }
 
-    /// True while a broker has requests that it has not answered for seconds: it may answer them yet.
+    /// True while a broker has requests that it has not answered for seconds: it may answer them
+    /// yet.
     pub fn is_stalled(&self) -> bool {
         self.signs(Signs::is_stalled)
     }
@@ -160,22 +170,26 @@ impl Producer {
         ask(&self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True once no reports are taken in any more: the thread that does it has panicked. What was sent is never heard of again.
+    /// True once no reports are taken in any more: the thread that does it has panicked. What was
+    /// sent is never heard of again.
     pub fn is_deaf(&self) -> bool {
         self.polling.is_over()
     }
 
-    /// Why this producer is finished: nothing can be sent with it any more, and another one must be made.
+    /// Why this producer is finished: nothing can be sent with it any more, and another one must be
+    /// made.
     pub fn fatal(&self) -> Option<String> {
         self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
     }
 
-    /// Records without a report, and reports that are being handed over: it may still count one whose report has just come.
+    /// Records without a report, and reports that are being handed over: it may still count one
+    /// whose report has just come.
     pub fn in_flight(&self) -> usize {
         usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
     }
 
-    /// Purges and ends the producer away from the async threads. All reports have been handed over then.
+    /// Purges and ends the producer away from the async threads. All reports have been handed over
+    /// then.
     pub async fn close(self) {
         let closed = tokio::task::spawn_blocking(move || drop(self)).await;
         if closed.is_err() {

@@ -1,4 +1,5 @@
-//! What stands in a topic, and when the broker put it there: for whoever measures a cluster from outside. A node reads nothing.
+//! What stands in a topic, and when the broker put it there: for whoever measures a cluster from
+//! outside. A node reads nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts to read `topic`; `on_record` is called in the reader's thread for each record with a key, in the order of each partition.
+    /// Starts to read `topic`; `on_record` is called in the reader's thread for each record with a
+    /// key, in the order of each partition.
     ///
     /// # Errors
     /// When Kafka cannot be asked, or the topic has no append times.
@@ -118,7 +120,8 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
     config
         .set("group.id", "punctual-reader")
         .set("enable.auto.commit", "false")
-        // When a record comes here does not matter, only when it was appended: few and large fetches disturb the broker least.
+        // When a record comes here does not matter, only when it was appended: few and large
+        // fetches disturb the broker least.
         .set("fetch.wait.max.ms", "250")
         .set("fetch.min.bytes", "1000000")
         .set("fetch.message.max.bytes", "8388608")
@@ -130,7 +133,8 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
     let assignment = loop {
         match ends(&consumer, topic.as_str()) {
             Ok(ends) => break ends,
-            // A topic that was made a moment ago has no leaders yet: each attempt asks for fresh metadata.
+            // A topic that was made a moment ago has no leaders yet: each attempt asks for fresh
+            // metadata.
             Err(error) if clock::monotonic().since(begun_at) < DEADLINE => tracing::debug!(%error, "the ends of a topic"),
             Err(error) => return Err(ask(error)),
         }

@@ -1,4 +1,5 @@
-//! How to reach Kafka and how to publish: what the operator may set, and what keeps a promise and may not be set.
+//! How to reach Kafka and how to publish: what the operator may set, and what keeps a promise and
+//! may not be set.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use rdkafka::types::RDKafkaConfRes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Together,
-    /// Each record in a batch of its own: what is refused then is this record. For records whose batch was refused; slow.
+    /// Each record in a batch of its own: what is refused then is this record. For records whose
+    /// batch was refused; slow.
     Alone,
 }
 
@@ -23,21 +25,26 @@ pub struct Settings {
     /// librdkafka's properties, as the operator gave them: the last one of a name counts.
     pub properties: Vec<(String, String)>,
     pub client_id: String,
-    /// How long a record waits for company. 0.5 ms costs the broker half of what 0 costs at low rates.
+    /// How long a record waits for company. 0.5 ms costs the broker half of what 0 costs at low
+    /// rates.
     pub linger: Duration,
-    /// From the send to the report, at the latest, while Kafka is not slow: a record that waits for longer is taken back.
+    /// From the send to the report, at the latest, while Kafka is not slow: a record that waits for
+    /// longer is taken back.
     pub publish_deadline: Duration,
-    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below them, so that a full queue is rare. A queue always has room
-    /// for one record of any size: what never fits would be tried again for ever, before all others.
+    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below
+    /// them, so that a full queue is rare. A queue always has room for one record of any size: what
+    /// never fits would be tried again for ever, before all others.
     pub records_in_flight_max: usize,
     pub bytes_in_flight_max: usize,
 }
 
 /// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
 const RECORD_BYTES_MAX: usize = 1_000_000_000;
-/// Of the publish deadline: how long librdkafka itself keeps a record. A record that was sent must not come to an end before its answer: it would be sent
-/// again beside itself. So the deadline that matters is the node's own, which takes back what waits while Kafka answers others
-/// (docs/decisions/0024). This is the last resort, for a record that was sent and gets no answer from a broker that throttles or hangs without end.
+/// Of the publish deadline: how long librdkafka itself keeps a record. A record that was sent must
+/// not come to an end before its answer: it would be sent again beside itself. So the deadline that
+/// matters is the node's own, which takes back what waits while Kafka answers others
+/// (docs/decisions/0024). This is the last resort, for a record that was sent and gets no answer
+/// from a broker that throttles or hangs without end.
 const GIVE_UP_FACTOR: u32 = 20;
 const GIVE_UP_MIN: Duration = Duration::from_secs(60);
 const GIVE_UP_MAX: Duration = Duration::from_secs(3600);
@@ -45,15 +52,18 @@ const GIVE_UP_MAX: Duration = Duration::from_secs(3600);
 const STATISTICS_FACTOR: u32 = 16;
 const STATISTICS_MIN: Duration = Duration::from_millis(250);
 const STATISTICS_MAX: Duration = Duration::from_secs(2);
-/// A request without an answer for as long as the publish deadline, within these limits, costs its connection: all that is under way is sent again, which counts
-/// against a quota once more. Up to five full requests wait for each other while a broker throttles: with 10 s in place of 30, a small topic beside a large one
-/// was late by 58 s at the most in place of 16 (20 kB/s, one run each).
+/// A request without an answer for as long as the publish deadline, within these limits, costs its
+/// connection: all that is under way is sent again, which counts against a quota once more. Up to
+/// five full requests wait for each other while a broker throttles: with 10 s in place of 30, a
+/// small topic beside a large one was late by 58 s at the most in place of 16 (20 kB/s, one run
+/// each).
 const ANSWER_DEADLINE_MIN: Duration = Duration::from_secs(1);
 const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(30);
 /// How long a broker waits for its replicas before it says that they were too slow.
 const REPLICAS_DEADLINE_MAX: Duration = Duration::from_secs(5);
 
-/// Names that mean the same: a property given by its other name must replace ours, not stand beside it.
+/// Names that mean the same: a property given by its other name must replace ours, not stand beside
+/// it.
 const ALIASES: [(&str, &str); 8] = [
     ("sasl.mechanism", "sasl.mechanisms"),
     ("metadata.broker.list", "bootstrap.servers"),
@@ -108,7 +118,8 @@ impl Settings {
             // After the operator's: company is what this producer exists to avoid.
             config.set("batch.num.messages", "1").set("linger.ms", "0");
         }
-        // What librdkafka calls experimental it warns of as soon as it is named, and false is its default.
+        // What librdkafka calls experimental it warns of as soon as it is named, and false is its
+        // default.
         for (name, values, _) in PROMISED.into_iter().filter(|(name, ..)| *name != GAPLESS) {
             config.set(name, values[0]);
         }
@@ -117,12 +128,14 @@ impl Settings {
 
     /// For looking up topics: it never produces, so it needs no producer id.
     ///
-    /// `patience`: how long one answer may take. It asks whichever broker has the least to do: one that hangs, until its connection is given up.
+    /// `patience`: how long one answer may take. It asks whichever broker has the least to do: one
+    /// that hangs, until its connection is given up.
     pub(super) fn admin_config(&self, patience: Duration) -> ClientConfig {
         let mut config = self.client_config();
         config.set("enable.idempotence", "false").set("allow.auto.create.topics", "false");
         config.set("socket.timeout.ms", (patience * 2).as_millis().to_string());
-        // rdkafka's admin client never drains its log queue: a line a second would pile up in it while Kafka is away.
+        // rdkafka's admin client never drains its log queue: a line a second would pile up in it
+        // while Kafka is away.
         config.remove("debug").set_log_level(RDKafkaLogLevel::Emerg);
         config
     }
@@ -163,26 +176,32 @@ impl Settings {
             .set("sticky.partitioning.linger.ms", "10")
             .set("message.timeout.ms", self.give_up_after().as_millis().to_string())
             .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
-            // A broker holds a batch against its topic's limit, which may be lower than the 1 MB that is the default here.
+            // A broker holds a batch against its topic's limit, which may be lower than the 1 MB
+            // that is the default here.
             .set("batch.size", "131072")
             .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
             .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string())
             .set("socket.nagle.disable", "true")
             .set("socket.keepalive.enable", "true")
             .set("statistics.interval.ms", "0")
-            // A broker that is back should be found within a second, not within ten; a connection that hangs is tried again.
+            // A broker that is back should be found within a second, not within ten; a connection
+            // that hangs is tried again.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "1000")
-            // TCP, TLS, SASL and the versions take up to six round trips, of two seconds each to the slowest that is to be reached.
+            // TCP, TLS, SASL and the versions take up to six round trips, of two seconds each to
+            // the slowest that is to be reached.
             .set("socket.connection.setup.timeout.ms", "15000")
             .set("retry.backoff.ms", "50")
-            // A broker that is gone without a word holds up its partitions for as long as a request may take.
+            // A broker that is gone without a word holds up its partitions for as long as a request
+            // may take.
             .set("socket.timeout.ms", answer_deadline.as_millis().to_string())
             .set("request.timeout.ms", (answer_deadline / 2).min(REPLICAS_DEADLINE_MAX).as_millis().to_string())
-            // What stands between the node and a broker may forget a connection that is idle, and tells nobody.
+            // What stands between the node and a broker may forget a connection that is idle, and
+            // tells nobody.
             .set("connections.max.idle.ms", "180000")
             .set("topic.metadata.refresh.fast.interval.ms", "50")
-            // Topics are looked up before they are sent to: one that is not there was deleted, and its records should say so soon.
+            // Topics are looked up before they are sent to: one that is not there was deleted, and
+            // its records should say so soon.
             .set("topic.metadata.propagation.max.ms", "5000");
         for (name, value) in &self.properties {
             config.set(canonical(name), value);
@@ -210,7 +229,8 @@ fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
 }
 
-/// Everything that is wrong with properties of librdkafka, in words for the operator. No value is repeated.
+/// Everything that is wrong with properties of librdkafka, in words for the operator. No value is
+/// repeated.
 pub fn problems_of_properties(properties: &[(String, String)]) -> Vec<String> {
     let problems = properties.iter().filter_map(|(name, value)| problem_of(name, value));
     problems.chain(problem_of_sasl(properties)).collect()

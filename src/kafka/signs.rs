@@ -1,8 +1,10 @@
 //! Signs of life of a producer's connections, out of librdkafka's statistics.
 //!
-//! Silence proves nothing: a broker that throttles a client stops reading from its connection for as long as the client is over its quota, and one that is
-//! overloaded, far away or suspended answers late. So what is concluded from silence asks here for evidence: whether there is a connection at all, whether
-//! requests wait for an answer on one, and whether a broker says that it throttles.
+//! Silence proves nothing: a broker that throttles a client stops reading from its connection for
+//! as long as the client is over its quota, and one that is overloaded, far away or suspended
+//! answers late. So what is concluded from silence asks here for evidence: whether there is a
+//! connection at all, whether requests wait for an answer on one, and whether a broker says that it
+//! throttles.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,7 +62,8 @@ const UP: [&str; 2] = ["UP", "REAUTH"];
 const INTERNAL: &str = "internal";
 
 impl Signs {
-    /// Takes in the statistics of `now`, which come each `interval`. What cannot be read changes nothing.
+    /// Takes in the statistics of `now`, which come each `interval`. What cannot be read changes
+    /// nothing.
     pub(super) fn take_in(&mut self, statistics: &[u8], now: Monotonic, interval: Duration) {
         match serde_json::from_slice(statistics) {
             Ok(statistics) => self.update(statistics, now, interval),
@@ -73,7 +76,8 @@ impl Signs {
         let throttle = statistics.brokers.values().map(|broker| broker.throttle.max).max().unwrap_or(0);
         if let Ok(millis @ 1..) = u64::try_from(throttle) {
             self.throttle = Duration::from_millis(millis);
-            // It may have been said at the end of the interval, and the next answer comes after the pause at the earliest.
+            // It may have been said at the end of the interval, and the next answer comes after the
+            // pause at the earliest.
             self.throttled_until = Some(now.plus(self.throttle).plus(interval * 2));
         }
         let before = std::mem::take(&mut self.brokers);
@@ -95,7 +99,8 @@ impl Signs {
         self.taken_at = Some(now);
     }
 
-    /// For how long a broker holds requests back, if one said so lately. While requests of the throttled client wait, what it said holds on.
+    /// For how long a broker holds requests back, if one said so lately. While requests of the
+    /// throttled client wait, what it said holds on.
     pub(super) fn throttle(&self, now: Monotonic) -> Option<Duration> {
         let is_told = self.throttled_until.is_some_and(|until| now < until);
         let waits_on = self.throttled_until.is_some() && self.is_stalled;
@@ -107,7 +112,8 @@ impl Signs {
         self.is_stalled
     }
 
-    /// True when there is, for certain, no connection to any broker, nor one that is being made. Before the first statistics nothing is certain.
+    /// True when there is, for certain, no connection to any broker, nor one that is being made.
+    /// Before the first statistics nothing is certain.
     pub(super) fn has_no_way(&self) -> bool {
         self.taken_at.is_some() && !self.brokers.values().any(|connection| connection.has_way)
     }

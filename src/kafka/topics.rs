@@ -1,8 +1,10 @@
 //! Which topics there are, and what they take.
 //!
-//! Answers are cached: a topic that is there for a minute, one that is not for a second. After the minute the known answer goes on being given while the
-//! thread asks again, also while Kafka is away; an answer older than ten minutes is given only then. All questions go through one thread with a bounded
-//! queue, since librdkafka's blocks; callers that ask about the same topic at once share one question.
+//! Answers are cached: a topic that is there for a minute, one that is not for a second. After the
+//! minute the known answer goes on being given while the thread asks again, also while Kafka is
+//! away; an answer older than ten minutes is given only then. All questions go through one thread
+//! with a bounded queue, since librdkafka's blocks; callers that ask about the same topic at once
+//! share one question.
 
 mod cache;
 mod known;
@@ -26,7 +28,8 @@ use crate::domain::{Record, TopicName};
 
 pub use self::question::{LookUpError, TopicFacts};
 
-/// From the question to the answer, the wait in the queue included; more, where answers take longer.
+/// From the question to the answer, the wait in the queue included; more, where answers take
+/// longer.
 const LOOK_UP_DEADLINE: Duration = Duration::from_secs(3);
 /// Questions that may wait for the thread. More would not be answered within the deadline.
 const QUEUE_MAX: usize = 512;
@@ -73,7 +76,8 @@ impl Topics {
         Ok(Self { known, handle, contact, metrics, compression, thread })
     }
 
-    /// Comes when the thread has ended, which it does only by a panic while there is a [`Topics`]: nobody watches the contact any more.
+    /// Comes when the thread has ended, which it does only by a panic while there is a [`Topics`]:
+    /// nobody watches the contact any more.
     pub async fn failure(&self) {
         let mut thread = self.thread.clone();
         while thread.changed().await.is_ok() {}
@@ -95,8 +99,8 @@ impl Topics {
         self.ask_or_remember(topic).await
     }
 
-    /// As [`Self::look_up`], for who would refuse a record for good by what is cached: limits may have been raised since, so Kafka is asked unless it was
-    /// within a second.
+    /// As [`Self::look_up`], for who would refuse a record for good by what is cached: limits may
+    /// have been raised since, so Kafka is asked unless it was within a second.
     ///
     /// # Errors
     /// As [`Self::look_up`].
@@ -104,8 +108,8 @@ impl Topics {
         if self.known.is_recent(topic) { self.look_up(topic).await } else { self.ask_or_remember(topic).await }
     }
 
-    /// Bytes that `record` counts against its topic's limit, from above. Over the limit it is compressed as the producers would, if
-    /// they do.
+    /// Bytes that `record` counts against its topic's limit, from above. Over the limit it is
+    /// compressed as the producers would, if they do.
     pub async fn size(&self, record: &Record, facts: TopicFacts) -> usize {
         self.compression.size(record, facts.record_bytes_max, facts.compression).await
     }
@@ -136,12 +140,14 @@ impl Topics {
         Err(LookUpError::Unavailable { reason })
     }
 
-    /// Two questions, the first of which may have to make a connection: a patience is three answers.
+    /// Two questions, the first of which may have to make a connection: a patience is three
+    /// answers.
     fn deadline(&self) -> Duration {
         LOOK_UP_DEADLINE.max(self.contact.patience().span() * 2)
     }
 
-    /// What is known of `topic` without asking: one hash look-up. An old answer starts a question in the background.
+    /// What is known of `topic` without asking: one hash look-up. An old answer starts a question
+    /// in the background.
     fn recall(&self, topic: &TopicName) -> Option<Answer> {
         match self.known.find(topic)? {
             Found::Fresh(answer) => Some(answer),
@@ -172,7 +178,8 @@ impl Topics {
         }
         let (sender, answer) = watch::channel(None);
         let until = clock::monotonic().plus(self.deadline());
-        // Sent under the lock: the thread takes the question out of `pending` only after it stands there.
+        // Sent under the lock: the thread takes the question out of `pending` only after it stands
+        // there.
         match self.handle.requests.try_send(Request::LookUp { topic: topic.clone(), until, answer: sender }) {
             Ok(()) => {
                 pending.insert(topic.clone(), answer.clone());

@@ -17,7 +17,7 @@ use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
 use crate::engine::claiming::{Claim, Claiming, Poison, Scope, Settings, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::postgres::Error;
 use crate::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source, smallints};
 use crate::shutdown::Failure;
@@ -208,7 +208,7 @@ impl Claimer {
 
     /// Returns the cluster's time while claims are allowed.
     fn now(&self) -> Option<Timestamp> {
-        self.shared.clock.now().filter(|_| self.shared.gate.may_claim())
+        self.shared.clock.now().filter(|_| self.shared.fence.may_claim())
     }
 
     fn ask_for_sweeps(&mut self) {
@@ -221,7 +221,7 @@ impl Claimer {
         let Some(now) = self.now() else { return Ok(Next::Idle) };
         if self.index == 0 {
             for ids in self.shared.calls.late.take() {
-                self.claiming.came_late(ids, now);
+                self.claiming.inserted_late(ids, now);
             }
         }
         if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
@@ -233,18 +233,18 @@ impl Claimer {
             return Ok(Next::Idle);
         }
         if self.claiming.passed_count() + self.far.passed_count() > 0 {
-            let full = self.shared.holdings.topics().full();
+            let full = self.shared.in_flight.topics().full();
             self.claiming.there_is_room(&full);
             self.far.there_is_room(&full);
         }
         let mut got = 0;
-        while self.shared.holdings.has_room() && !self.mine.is_empty() {
-            let Some(claim) = self.claiming.next_of_front(now) else { break };
+        while self.shared.in_flight.has_room() && !self.mine.is_empty() {
+            let Some(claim) = self.claiming.next_at_watermark(now) else { break };
             got += self.claim(Source::Task, &claim, now).await?;
         }
         self.is_idle = got == 0;
         self.plan_sweep(now).await?;
-        let is_busy = self.claim_aside(now).await?;
+        let is_busy = self.claim_deferred(now).await?;
         let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
         Ok(match (is_busy, got) {
             (true, _) => Next::Now,
@@ -256,13 +256,13 @@ impl Claimer {
 
     /// Claims deferred ranges until the next tick is due. Returns true when there is more, and room
     /// for it.
-    async fn claim_aside(&mut self, now: Timestamp) -> Result<bool, Error> {
+    async fn claim_deferred(&mut self, now: Timestamp) -> Result<bool, Error> {
         let began_at = clock::monotonic();
         while clock::monotonic().since(began_at) < self.pace.tick {
-            if !self.shared.holdings.has_room_behind_the_front() {
+            if !self.shared.in_flight.has_room_behind_the_watermark() {
                 return Ok(false);
             }
-            let (near, far) = (self.claiming.next_of_strips(), self.far.next_of_strips());
+            let (near, far) = (self.claiming.next_deferred(), self.far.next_deferred());
             if near.is_none() && far.is_none() {
                 return Ok(false);
             }
@@ -277,11 +277,11 @@ impl Claimer {
 
     /// Updates the gauges. They are sums over all loops: each loop adds its own part.
     fn show(&mut self) {
-        let strips = self.claiming.strip_count() + self.far.strip_count();
+        let deferred_ranges = self.claiming.deferred_count() + self.far.deferred_count();
         let passed = self.claiming.passed_count() + self.far.passed_count();
-        let now = [strips, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        let now = [deferred_ranges, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
         let metrics = &self.shared.metrics;
-        for (gauge, (now, shown)) in [&metrics.strips, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown)) {
+        for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown)) {
             gauge.inc_by(now - std::mem::replace(shown, now));
         }
     }
@@ -328,7 +328,7 @@ impl Claimer {
 
     /// Finds due tasks in `task_far`, which no node was there to move in time.
     async fn plan_far(&mut self, now: Timestamp) -> Result<(), Error> {
-        if self.far.strip_count() > 0 {
+        if self.far.deferred_count() > 0 {
             return Ok(());
         }
         if let Some(oldest) = self.claims.oldest_far(now).await? {
@@ -348,7 +348,7 @@ impl Claimer {
     async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let (left_out, full) = {
-            let topics = self.shared.holdings.topics();
+            let topics = self.shared.in_flight.topics();
             let mut left_out = topics.left_out();
             left_out.extend(claim.left_out.iter().cloned());
             (left_out, topics.full())
@@ -362,16 +362,16 @@ impl Claimer {
         let request = Request {
             left_out: &left_out,
             quarantined: &quarantined,
-            is_beside_a_crowd: !claim.left_out.is_empty(),
+            is_beside_a_hotspot: !claim.left_out.is_empty(),
             ..Request::of_all(batch, self.shared.node, shards, claim.range)
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
-        if may_be_idle && claim.is_front() && self.claims.is_empty(request).await? {
+        if may_be_idle && claim.is_at_watermark() && self.claims.is_empty(request).await? {
             self.note_success(false);
             self.claiming.took(claim, &Taken { full, ..Taken::default() });
             return Ok(0);
         }
-        self.shared.holdings.ask_for(batch);
+        self.shared.in_flight.ask_for(batch);
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
         // A loop that waits for a slow disk is not wedged.
@@ -383,7 +383,7 @@ impl Claimer {
                 (claimed, spent)
             }
             Err(error) => {
-                self.shared.holdings.forget(batch);
+                self.shared.in_flight.forget(batch);
                 let first = match error.is_of_the_data() {
                     true => readable(self.claims.lowest(source, request).await)?,
                     false => None,
@@ -393,7 +393,7 @@ impl Claimer {
         };
         match claimed {
             Claimed::Batch(batch) => {
-                reach(Point::ClaimCommitted);
+                reach(Failpoint::ClaimCommitted);
                 self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
                 let taken = Taken::of(&batch, spent, full);
                 self.claiming_of(source).took(claim, &taken);
@@ -401,12 +401,12 @@ impl Claimer {
                 Ok(taken.got)
             }
             Claimed::Nothing => {
-                self.shared.holdings.forget(batch);
+                self.shared.in_flight.forget(batch);
                 self.claiming_of(source).took(claim, &Taken { spent, full, ..Taken::default() });
                 Ok(0)
             }
             Claimed::TooLarge { first } => {
-                self.shared.holdings.forget(batch);
+                self.shared.in_flight.forget(batch);
                 self.shared.metrics.claims_too_large.inc();
                 self.claiming_of(source).was_too_large(claim, first);
                 Ok(0)
@@ -426,7 +426,7 @@ impl Claimer {
     async fn take_in(&mut self, batch: Batch, claim: &Claim) {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         self.shared.metrics.claimed.inc_by(count);
-        if let Some(now) = self.shared.clock.now().filter(|_| claim.is_front()) {
+        if let Some(now) = self.shared.clock.now().filter(|_| claim.is_at_watermark()) {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
             self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
         }
@@ -447,7 +447,7 @@ impl Claimer {
         if !error.is_of_the_data() {
             // A claim that missed the deadline must not be repeated unchanged, nor before all
             // others.
-            if matches!(error, Error::Unanswered { .. }) && !claim.is_front() {
+            if matches!(error, Error::Unanswered { .. }) && !claim.is_at_watermark() {
                 self.claiming_of(source).gave_way(claim);
             }
             return Err(error);

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::membership::TrustHandle;
-use super::messages::{Lack, Missing};
+use super::messages::{Requirement, NotReady};
 use crate::clock::ClusterClock;
 use crate::kafka::Contact;
 
 #[derive(Debug)]
-pub struct Gate {
+pub struct Fence {
     clock: Arc<ClusterClock>,
     contact: Contact,
     draining: CancellationToken,
@@ -26,7 +26,7 @@ pub struct Gate {
     checked: AtomicU64,
 }
 
-impl Gate {
+impl Fence {
     pub fn new(clock: Arc<ClusterClock>, contact: Contact, draining: CancellationToken, trust: TrustHandle) -> Self {
         Self { clock, contact, draining, trust, checked: AtomicU64::new(0) }
     }
@@ -74,16 +74,16 @@ impl Gate {
 
     /// Returns why the node can neither claim nor publish, apart from reasons of its membership.
     /// Empty when it can.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<NotReady> {
         let mut missing = Vec::new();
-        let mut add = |is_missing: bool, what: Lack, why: String| {
+        let mut add = |is_missing: bool, what: Requirement, why: String| {
             if is_missing {
-                missing.push(Missing { what, why });
+                missing.push(NotReady { what, why });
             }
         };
-        add(self.draining.is_cancelled(), Lack::Draining, "the node is shutting down".to_owned());
-        add(!self.has_broker(), Lack::Kafka, self.contact.trouble());
-        add(!self.may_publish(), Lack::Heartbeat, "no heartbeat vouches for this node".to_owned());
+        add(self.draining.is_cancelled(), Requirement::Draining, "the node is shutting down".to_owned());
+        add(!self.has_broker(), Requirement::Kafka, self.contact.trouble());
+        add(!self.may_publish(), Requirement::Heartbeat, "no heartbeat vouches for this node".to_owned());
         missing
     }
 }

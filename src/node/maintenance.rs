@@ -24,7 +24,7 @@ use crate::postgres::{Connection, Error, Settings};
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
-const PURPOSE: Purpose = Purpose { name: "upkeep", deadline: Duration::from_secs(10), settings: &[] };
+const PURPOSE: Purpose = Purpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
 /// Maximum pause after a failed round.
 const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of expired names that one transaction frees, and of such transactions per round.
@@ -128,7 +128,7 @@ impl Metrics {
         );
         registry.register(
             "punctual_partitions_failures",
-            "Rounds of upkeep that failed, Postgres being away or refusing; they are repeated",
+            "Rounds of maintenance that failed, Postgres being away or refusing; they are repeated",
             failures.clone(),
         );
         registry.register("punctual_far_tasks", "Tasks due beyond the last leaf; beyond 10,000 an estimate", far_tasks.clone());
@@ -158,7 +158,7 @@ fn label(parent: Parent) -> Vec<(&'static str, &'static str)> {
 
 /// Creates partitions ahead and moves far tasks.
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct Maintenance {
     rules: Rules,
     leaves: Arc<Leaves>,
     connection: Connection,
@@ -166,7 +166,7 @@ pub struct Upkeep {
     metrics: Metrics,
 }
 
-impl Upkeep {
+impl Maintenance {
     pub fn new(settings: &Settings, rules: Rules, leaves: Arc<Leaves>, metrics: Metrics) -> Self {
         Self { rules, leaves, connection: Connection::new(settings, PURPOSE), mover: Mover::new(settings), metrics }
     }
@@ -181,7 +181,7 @@ impl Upkeep {
                 Ok(()) => interval,
                 Err(error) => {
                     self.metrics.failures.get_or_create(&label(Parent::Task)).inc();
-                    tracing::warn!(error = chain(&error), "upkeep of the partitions failed; it is repeated");
+                    tracing::warn!(error = chain(&error), "maintenance of the partitions failed; it is repeated");
                     interval.min(RETRY)
                 }
             };
@@ -302,10 +302,10 @@ pub async fn sweep_names(
 
 /// Starts the maintenance of partitions: one task that creates and moves, and one task per table
 /// that retires, because a detach may wait hours for a reader.
-pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<ClusterClock>) {
+pub fn start(tasks: &Tasks, settings: &Settings, maintenance: Maintenance, clock: &Arc<ClusterClock>) {
     for parent in Parent::ALL {
-        let retirer = Retirer::new(settings, parent, upkeep.rules);
-        let retiring = retire(retirer, Arc::clone(clock), parent, upkeep.rules, upkeep.metrics.clone());
+        let retirer = Retirer::new(settings, parent, maintenance.rules);
+        let retiring = retire(retirer, Arc::clone(clock), parent, maintenance.rules, maintenance.metrics.clone());
         let stopping = tasks.stopping.clone();
         tasks.spawn("retire partitions", async move {
             // A retirement may be cut off anywhere: the next node continues it.
@@ -313,7 +313,7 @@ pub fn start(tasks: &Tasks, settings: &Settings, upkeep: Upkeep, clock: &Arc<Clu
             Ok(())
         });
     }
-    tasks.spawn("keep partitions", upkeep.run(tasks.stopping.clone()));
+    tasks.spawn("keep partitions", maintenance.run(tasks.stopping.clone()));
 }
 
 /// Pauses while Postgres's clock may be wrong, because retired partitions cannot be restored.

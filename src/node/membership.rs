@@ -1,7 +1,8 @@
 //! Who is here, and which shards are this node's.
 //!
-//! One loop writes this node's heartbeat each sixth of a TTL, reads everybody's, looks at what etcd says, and publishes the outcome. It decides nothing
-//! itself: [`crate::engine::liveness`] says who lives, [`crate::engine::assignment`] who owns what.
+//! One loop writes this node's heartbeat each sixth of a TTL, reads everybody's, looks at what etcd
+//! says, and publishes the outcome. It decides nothing itself: [`crate::engine::liveness`] says who
+//! lives, [`crate::engine::assignment`] who owns what.
 //!
 //! | what happens | what follows |
 //! |---|---|
@@ -82,13 +83,16 @@ impl Membership {
         self.trust.clone()
     }
 
-    /// Notified when a node was declared dead or has left: look for batches without a living owner now. Keeps one notice for one waiter.
+    /// Notified when a node was declared dead or has left: look for batches without a living owner
+    /// now. Keeps one notice for one waiter.
     pub fn adopt_now(&self) -> Arc<Notify> {
         Arc::clone(&self.adopt_now)
     }
 
-    /// Leaves the assignment: writes "left" and ends the etcd session, whereupon the others take over at once. Heartbeats go on, so what is still held
-    /// stays this node's own until it is settled. False when one of the two did not succeed within `deadline`: the others then wait for a TTL.
+    /// Leaves the assignment: writes "left" and ends the etcd session, whereupon the others take
+    /// over at once. Heartbeats go on, so what is still held stays this node's own until it is
+    /// settled. False when one of the two did not succeed within `deadline`: the others then wait
+    /// for a TTL.
     pub async fn leave(&self, deadline: Duration) -> bool {
         let leave = async {
             let (done, is_done) = oneshot::channel();

@@ -7,7 +7,8 @@ use crate::domain::{
     Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 
-/// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic and the bounds.
+/// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic
+/// and the bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draft {
     pub record: Record,
@@ -25,7 +26,8 @@ pub enum Due {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
     pub id: TaskId,
-    /// `Scheduled`, or `Claimed` when it was due within the window; of a known name, what the first task has come to.
+    /// `Scheduled`, or `Claimed` when it was due within the window; of a known name, what the first
+    /// task has come to.
     pub state: TaskState,
     /// False when the name was known: this is the first task.
     pub is_new: bool,
@@ -40,7 +42,8 @@ pub enum Placed {
     Replaced(TaskId),
     /// Nothing was changed: this is the task that can no longer be stopped.
     TooLate(Box<TaskView>),
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands
+    /// for.
     Unmet(Option<TaskId>),
 }
 
@@ -69,7 +72,7 @@ pub enum Refusal {
     },
     Draining,
     /// A server is away: nothing is stored.
-    Unavailable {
+    ServerAway {
         reason: String,
     },
     /// Postgres did not answer: whether the task is stored is unknown.
@@ -94,13 +97,15 @@ pub enum Verdict {
     TooLate(TaskView),
     /// A PUT by name has put another task in its place, which this did not cancel.
     Replaced(TaskView),
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands
+    /// for.
     Unmet(TaskId),
     NotFound,
 }
 
 impl Verdict {
-    /// What a cancel says of a task that it did not take out, by what a look-up says of it. `None`: it is being moved from one table to another.
+    /// What a cancel says of a task that it did not take out, by what a look-up says of it. `None`:
+    /// it is being moved from one table to another.
     pub fn of_look(task: Option<TaskView>) -> Option<Self> {
         // Too late, cancelled before, or never there.
         let Some(task) = task else { return Some(Self::NotFound) };
@@ -108,7 +113,8 @@ impl Verdict {
             TaskState::Cancelled if task.replaced_by.is_some() => Some(Self::Replaced(task)),
             TaskState::Cancelled => Some(Self::Cancelled(task)),
             TaskState::Claimed | TaskState::Published | TaskState::Dead => Some(Self::TooLate(task)),
-            // It stands in a table again: it was being moved, or an earlier attempt may be in the topic.
+            // It stands in a table again: it was being moved, or an earlier attempt may be in the
+            // topic.
             TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),
             TaskState::Scheduled => None,
         }
@@ -117,11 +123,11 @@ impl Verdict {
 
 /// Why a call that submits nothing has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum Unavailable {
     Busy {
         bound: &'static str,
     },
-    Unavailable {
+    ServerAway {
         reason: String,
     },
     /// A change whose answer was lost: it may have taken effect; repeat it.
@@ -140,7 +146,8 @@ pub struct Counts {
     pub topics: Vec<(TopicName, Figure)>,
     /// True when there are, or may be, topics with pending tasks beyond those.
     pub has_more_topics: bool,
-    /// The 60 minutes from the current one on, by their starts. Of the current one, what is still to come.
+    /// The 60 minutes from the current one on, by their starts. Of the current one, what is still
+    /// to come.
     pub minutes: Vec<(Timestamp, Figure)>,
 }
 
@@ -195,25 +202,27 @@ pub struct ClusterView {
     pub nodes: Vec<NodeView>,
     /// Tasks that are overdue and unclaimed, over all shards; counted up to a bound.
     pub backlog: Option<Backlog>,
-    /// Topics that take no records of this node's; the longest first, at most [`PARKED_SHOWN_MAX`].
-    pub parked_topics: Vec<ParkedTopic>,
+    /// Topics that take no records of this node's; the longest first, at most
+    /// [`UNAVAILABLE_SHOWN_MAX`].
+    pub unavailable_topics: Vec<UnavailableTopic>,
     /// Brokers hold this node's records back by a quota.
     pub is_throttled: bool,
     /// What this node lacks to be ready.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<NotReady>,
 }
 
 /// More are counted, not shown.
-pub const PARKED_SHOWN_MAX: usize = 100;
+pub const UNAVAILABLE_SHOWN_MAX: usize = 100;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ParkedTopic {
+pub struct UnavailableTopic {
     pub topic: TopicName,
     /// Kafka has denied it for so long that its tasks become dead letters.
     pub is_gone: bool,
     /// Probes do not end it, only an acknowledgement does.
-    pub parked_for: Duration,
-    /// Kafka's or its client's reason why the last record that failed did. Nothing: none has failed yet, they wait.
+    pub unavailable_for: Duration,
+    /// Kafka's or its client's reason why the last record that failed did. Nothing: none has failed
+    /// yet, they wait.
     pub reason: Option<String>,
 }
 
@@ -233,21 +242,22 @@ pub struct NodeView {
 
 /// A server that is missing, or a state that keeps the node from being ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Missing {
-    pub what: Lack,
+pub struct NotReady {
+    pub what: Requirement,
     pub why: String,
 }
 
 /// All that a node may lack to be ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lack {
+pub enum Requirement {
     Postgres,
     Kafka,
     /// Until it was seen once.
     Etcd,
     /// The cluster's clock is unknown, or was set back or far ahead within the last minute.
     Clock,
-    /// None of this node's vouches for it: none was written for too long, or another node's must age first.
+    /// None of this node's vouches for it: none was written for too long, or another node's must
+    /// age first.
     Heartbeat,
     /// None succeeds.
     Claims,
@@ -258,7 +268,7 @@ pub enum Lack {
     Draining,
 }
 
-impl Lack {
+impl Requirement {
     pub const ALL: [Self; 9] = [
         Self::Postgres,
         Self::Kafka,
@@ -287,7 +297,7 @@ impl Lack {
     }
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what.name(), self.why)
     }

@@ -27,7 +27,7 @@ pub struct Metrics {
     pub claim_duration: Histogram,
     pub claim_failures: Counter,
     pub claims_too_large: Counter,
-    pub strips: Gauge,
+    pub deferred_ranges: Gauge,
     pub passed: Gauge,
     pub quarantined: Counter,
     pub in_quarantine: Gauge,
@@ -46,7 +46,7 @@ pub struct Metrics {
     pub in_flight_bytes: Gauge,
     pub in_flight_batches: Gauge,
     pub remembered_batches: Gauge,
-    pub parked_topics: Gauge,
+    pub unavailable_topics: Gauge,
     pub throttled: Gauge,
 }
 
@@ -75,13 +75,13 @@ impl Metrics {
             claimed_on_insert: to
                 .counter("tasks_claimed_on_insert", "Tasks claimed as they were inserted, being due within the window"),
             claimed_after_due: to
-                .counter("tasks_claimed_after_due", "Tasks of the front that were claimed only after they were due: an alarm"),
+                .counter("tasks_claimed_after_due", "Tasks of the watermark that were claimed only after they were due: an alarm"),
             claim_duration: to.seconds("claim_duration", "Time of a claim that took tasks"),
             claim_failures: to.counter("claim_failures", "Claims that failed or were not answered"),
             claims_too_large: to.counter("claims_too_large", "Claims whose range held too much for one, and was divided"),
-            strips: to.gauge("claim_strips", "Ranges of ids set aside, to be claimed in turns with the front"),
+            deferred_ranges: to.gauge("claim_deferred_ranges", "Ranges of ids set aside, to be claimed in turns with the watermark"),
             passed: to.gauge(
-                "claim_strips_waiting",
+                "claim_deferred_ranges_waiting",
                 "Ranges of ids passed by for topics that had as much in flight as they may, to be claimed when there is room",
             ),
             quarantined: to.counter("tasks_quarantined", "Tasks that cannot be claimed whatever is tried: an alarm"),
@@ -110,7 +110,7 @@ impl Metrics {
             in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches claimed and not settled"),
             in_flight_batches: to.gauge("in_flight_batches", "Batches claimed and not settled"),
             remembered_batches: to.gauge("remembered_batches", "Batches settled, and remembered until that is durable"),
-            parked_topics: to.gauge("parked_topics", "Topics that Kafka does not take just now"),
+            unavailable_topics: to.gauge("unavailable_topics", "Topics that Kafka does not take just now"),
             throttled: to.gauge("kafka_throttled", "1 while Kafka brokers hold this node's records back by a quota; else 0"),
         }
     }

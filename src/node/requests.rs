@@ -1,4 +1,5 @@
-//! Requests: what a node answers its API. Tasks are stored, replaced, cancelled, looked up and listed here.
+//! Requests: what a node answers its API. Tasks are stored, replaced, cancelled, looked up and
+//! listed here.
 
 pub mod bulk;
 pub mod canceller;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::fence::Gate;
-use super::in_flight::batches::{Holdings, Past};
-use super::in_flight::inbox::Mailbox;
+use super::fence::Fence;
+use super::in_flight::batches::{InFlightBatches, Past};
+use super::in_flight::inbox::Inbox;
 use super::maintenance::Leaves;
 use super::metrics::Metrics;
 use super::publish::wheel::Entrance;
@@ -15,7 +15,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName};
 use crate::engine::topics::Sight;
 
-/// Ranges of ids behind the front that wait to be claimed.
+/// Ranges of ids behind the watermark that wait to be claimed.
 const LATE_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct Shared {
     pub node: NodeId,
     pub cluster: ClusterSettings,
     pub clock: Arc<ClusterClock>,
-    pub holdings: Arc<Holdings>,
-    pub gate: Arc<Gate>,
+    pub in_flight: Arc<InFlightBatches>,
+    pub fence: Arc<Fence>,
     pub leaves: Arc<Leaves>,
     pub wheel: Entrance,
     pub metrics: Metrics,
@@ -35,10 +35,11 @@ pub struct Shared {
 /// What the claim loops are told.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// A topic takes records again, or is given up on: look for what was left. A count, so that each loop sees each change.
+    /// A topic takes records again, or is given up on: look for what was left. A count, so that
+    /// each loop sees each change.
     pub sweep: watch::Sender<u64>,
-    /// Look again now: ids that this node inserted behind the front, for the first loop.
-    pub late: Mailbox<IdRange>,
+    /// Look again now: ids that this node inserted behind the watermark, for the first loop.
+    pub late: Inbox<IdRange>,
     quarantine: Mutex<Vec<Uuid>>,
 }
 
@@ -61,7 +62,7 @@ impl Shared {
 
     /// Takes a batch in, and puts it on the wheel.
     pub async fn take_in(&self, batch: Batch, past: Past) {
-        let Some(held) = self.holdings.hold(batch, past, clock::monotonic()) else { return };
+        let Some(held) = self.in_flight.hold(batch, past, clock::monotonic()) else { return };
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a batch is left for others to adopt");
         }
@@ -75,7 +76,8 @@ impl Shared {
         self.take_in(batch, Past::Fresh).await;
     }
 
-    /// A group of `task_count` tasks was answered: so many of them were stored, at `stamp` of Postgres's clock, which was asked for at `asked_at`.
+    /// A group of `task_count` tasks was answered: so many of them were stored, at `stamp` of
+    /// Postgres's clock, which was asked for at `asked_at`.
     pub fn group_stored(&self, task_count: usize, stored_count: usize, stamp: Timestamp, asked_at: Monotonic) {
         self.clock.take_in(stamp, asked_at);
         self.metrics.submit_duration.observe(clock::monotonic().since(asked_at).as_secs_f64());
@@ -83,7 +85,7 @@ impl Shared {
         self.metrics.submitted.inc_by(u64::try_from(stored_count).unwrap_or(u64::MAX));
     }
 
-    /// What was stored behind the front, or close before it, is not left to chance.
+    /// What was stored behind the watermark, or close before it, is not left to chance.
     pub fn look_after(&self, ids: Option<IdRange>) {
         let (Some(ids), Some(now)) = (ids, self.clock.now()) else { return };
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
@@ -92,12 +94,13 @@ impl Shared {
         }
     }
 
-    /// Kafka has the topic. Should it have been given up on, it is tried again at once: what is accepted for it now must not be given up, too.
+    /// Kafka has the topic. Should it have been given up on, it is tried again at once: what is
+    /// accepted for it now must not be given up, too.
     pub fn found(&self, topic: &TopicName) {
-        if !self.holdings.is_topic_gone(topic) {
+        if !self.in_flight.is_topic_gone(topic) {
             return;
         }
-        let unparked = self.holdings.topics().looked(topic, Sight::There, clock::monotonic());
+        let unparked = self.in_flight.topics().looked(topic, Sight::There, clock::monotonic());
         if unparked.is_some() {
             tracing::info!(%topic, "the topic is there again, and is tried again");
             self.sweep();

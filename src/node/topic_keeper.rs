@@ -1,4 +1,5 @@
-//! Keeps an eye on the topics and the producers: parks what does not answer, probes what is parked, and mends what has failed.
+//! Keeps an eye on the topics and the producers: parks what does not answer, probes what is parked,
+//! and mends what has failed.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,9 +21,11 @@ use crate::shutdown::Failure;
 const INTERVAL: Duration = Duration::from_millis(250);
 /// So often within a publish deadline it is held against what waits.
 const HELD_FACTOR: u32 = 8;
-/// So many looks at topics are under way at once: others that ask about topics find room in the queue of questions, and each look its turn.
+/// So many looks at topics are under way at once: others that ask about topics find room in the
+/// queue of questions, and each look its turn.
 const LOOKS_MAX: usize = 64;
-/// What is held for so long and not complete is eased: from its claim to its acknowledgement a task takes little more than the window.
+/// What is held for so long and not complete is eased: from its claim to its acknowledgement a task
+/// takes little more than the window.
 const EASED_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -38,7 +41,8 @@ pub struct TopicKeeper {
 }
 
 impl TopicKeeper {
-    /// Closes the producers that were replaced, until the node stops. Apart from the rest: the end of a client may wait for a name server.
+    /// Closes the producers that were replaced, until the node stops. Apart from the rest: the end
+    /// of a client may wait for a name server.
     pub async fn close_retired(publisher: Arc<Publisher>, stopping: CancellationToken) -> Result<(), Failure> {
         loop {
             tokio::select! {
@@ -48,7 +52,8 @@ impl TopicKeeper {
         }
     }
 
-    /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever adopts it.
+    /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever
+    /// adopts it.
     pub async fn run(self) -> Result<(), Failure> {
         // The last turn could not mend the producers: that is said once.
         let mut is_failing = false;
@@ -71,32 +76,33 @@ impl TopicKeeper {
             }
             match self.mend().await {
                 Ok(()) => is_failing = false,
-                // A file that is half written, or threads that have run out, need not be so at the next turn.
+                // A file that is half written, or threads that have run out, need not be so at the
+                // next turn.
                 Err(error) if !std::mem::replace(&mut is_failing, true) => {
                     tracing::warn!(error = chain(&error), "no new producer could be made; it is tried again");
                 }
                 Err(_) => {}
             }
             self.publisher.reports.try_again();
-            let has_broker = self.shared.gate.has_broker();
+            let has_broker = self.shared.fence.has_broker();
             let now = clock::monotonic();
             let pace = self.keep_pace();
             if deadline.is_to_be_held(has_broker && pace == Pace::Steady, now) {
                 self.take_back_overdue(now);
             }
             let due_before = self.shared.now().minus(self.silence_max);
-            let waiting: HashSet<TopicName> = self.shared.holdings.silent_topics(due_before, now, self.silence_max);
+            let waiting: HashSet<TopicName> = self.shared.in_flight.silent_topics(due_before, now, self.silence_max);
             // While this node itself holds records back, silence is nobody's fault.
-            let may_blame = has_broker && self.shared.gate.may_publish();
+            let may_blame = has_broker && self.shared.fence.may_publish();
             let mut actions = self.publisher.reports.topic_actions.take();
-            actions.extend(self.shared.holdings.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
+            actions.extend(self.shared.in_flight.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
             for action in actions {
                 match action {
                     Action::Look(topic) => looks.ask(topic),
                     told => self.tell(&told),
                 }
             }
-            self.shared.holdings.ease(now, EASED_AFTER);
+            self.shared.in_flight.ease(now, EASED_AFTER);
             self.show();
         }
     }
@@ -105,7 +111,7 @@ impl TopicKeeper {
     fn keep_pace(&self) -> Pace {
         let (pace, throttle) = self.publisher.pace();
         let before = {
-            let mut topics = self.shared.holdings.topics();
+            let mut topics = self.shared.in_flight.topics();
             let before = topics.pace();
             topics.set_pace(pace);
             before
@@ -122,10 +128,11 @@ impl TopicKeeper {
         pace
     }
 
-    /// What has waited until the publish deadline, though Kafka answers what it is asked, is not about to be sent.
+    /// What has waited until the publish deadline, though Kafka answers what it is asked, is not
+    /// about to be sent.
     fn take_back_overdue(&self, now: Monotonic) {
         let due_before = self.shared.now().minus(self.publish_deadline);
-        if self.shared.holdings.has_waiting(due_before, now, self.publish_deadline) {
+        if self.shared.in_flight.has_waiting(due_before, now, self.publish_deadline) {
             self.publisher.take_back_overdue();
         }
     }
@@ -137,9 +144,10 @@ impl TopicKeeper {
     }
 
     fn looked(&self, topic: &TopicName, sight: Sight) {
-        let next = self.shared.holdings.topics().looked(topic, sight, clock::monotonic());
+        let next = self.shared.in_flight.topics().looked(topic, sight, clock::monotonic());
         if let Some(next) = next {
-            // Before the sweep: what it finds of a topic that is gone must not be handed over once more.
+            // Before the sweep: what it finds of a topic that is gone must not be handed over once
+            // more.
             self.show();
             self.tell(&next);
         }
@@ -147,8 +155,8 @@ impl TopicKeeper {
 
     fn tell(&self, action: &Action) {
         match action {
-            Action::Parked(topic) => {
-                let reason = self.shared.holdings.topics().reason(topic).unwrap_or("its records wait").to_owned();
+            Action::Opened(topic) => {
+                let reason = self.shared.in_flight.topics().reason(topic).unwrap_or("its records wait").to_owned();
                 tracing::warn!(%topic, reason, "no acknowledgement; the topic is parked, its tasks stay where they are")
             }
             Action::Denied(topic, left) => {
@@ -160,7 +168,7 @@ impl TopicKeeper {
                 tracing::warn!(%topic, "this node may not write to the topic; unless it is allowed to, its tasks become dead letters in {left_s} s");
             }
             Action::Gone(topic) => {
-                let reason = self.shared.holdings.topics().forbidden_for(topic).unwrap_or("the topic does not exist").to_owned();
+                let reason = self.shared.in_flight.topics().forbidden_for(topic).unwrap_or("the topic does not exist").to_owned();
                 tracing::warn!(%topic, reason, "the topic is given up on; its tasks become dead letters");
                 self.shared.sweep();
             }
@@ -168,7 +176,7 @@ impl TopicKeeper {
                 tracing::debug!(%topic, "the topic goes on refusing all records");
                 self.shared.sweep();
             }
-            Action::Unparked(topic) => {
+            Action::Closed(topic) => {
                 tracing::info!(%topic, "the topic is tried again");
                 self.shared.sweep();
             }
@@ -178,13 +186,13 @@ impl TopicKeeper {
 
     fn show(&self) {
         let (parked, gone) = {
-            let topics = self.shared.holdings.topics();
-            (topics.parked_count(), topics.gone_count())
+            let topics = self.shared.in_flight.topics();
+            (topics.open_count(), topics.gone_count())
         };
-        self.shared.holdings.set_gone_count(gone);
-        let amount = self.shared.holdings.amount();
+        self.shared.in_flight.set_gone_count(gone);
+        let amount = self.shared.in_flight.amount();
         let metrics = &self.shared.metrics;
-        metrics.parked_topics.set(as_i64(parked));
+        metrics.unavailable_topics.set(as_i64(parked));
         metrics.in_flight_tasks.set(as_i64(amount.tasks));
         metrics.in_flight_bytes.set(as_i64(amount.bytes));
         metrics.in_flight_batches.set(as_i64(amount.batches));
@@ -192,8 +200,9 @@ impl TopicKeeper {
     }
 }
 
-/// When the publish deadline is held against what waits: only once Kafka has kept its pace for as long, so that whatever has waited until then did not wait for
-/// a slow broker. An answer that is still to come must find its record.
+/// When the publish deadline is held against what waits: only once Kafka has kept its pace for as
+/// long, so that whatever has waited until then did not wait for a slow broker. An answer that is
+/// still to come must find its record.
 #[derive(Debug)]
 struct OwnDeadline {
     span: Duration,

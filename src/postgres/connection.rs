@@ -16,12 +16,14 @@ use tracing::log::LevelFilter;
 
 use self::error::{Cause, Error};
 use crate::clock;
-use crate::domain::{Monotonic, Seldom};
+use crate::domain::{Monotonic, Throttle};
 
-/// Opening a connection may take no longer, whatever it is for: where that takes longer, another attempt fares better.
+/// Opening a connection may take no longer, whatever it is for: where that takes longer, another
+/// attempt fares better.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A connection that was not used for so long is asked for a sign of life first: the server may have closed it meanwhile (a restart, a fail-over), and a
-/// statement that finds that out has an unknown outcome.
+/// A connection that was not used for so long is asked for a sign of life first: the server may
+/// have closed it meanwhile (a restart, a fail-over), and a statement that finds that out has an
+/// unknown outcome.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// How long it may take to give it.
 const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
@@ -83,7 +85,8 @@ impl Settings {
     }
 }
 
-/// The driver passes by what it does not know, and logs it with its value, a password whose name was mistyped for example.
+/// The driver passes by what it does not know, and logs it with its value, a password whose name
+/// was mistyped for example.
 fn unknown_parameter(url: &str) -> Option<String> {
     let is_known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B");
     let is_unknown = parameters(url).any(|(name, _)| !is_known(name));
@@ -117,7 +120,8 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What a connection is for: its name in `pg_stat_activity`, its deadline, and the settings that differ from the others'.
+/// What a connection is for: its name in `pg_stat_activity`, its deadline, and the settings that
+/// differ from the others'.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
     pub name: &'static str,
@@ -127,7 +131,8 @@ pub struct Purpose {
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped future; but for those of a [`pool::Pool`].
+/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped
+/// future; but for those of a [`pool::Pool`].
 #[derive(Debug)]
 pub struct Connection {
     purpose: Purpose,
@@ -137,7 +142,7 @@ pub struct Connection {
     open: Option<PgConnection>,
     /// When it was last taken up for a statement, or given back.
     used_at: Monotonic,
-    slow_said: Seldom,
+    slow_said: Throttle,
 }
 
 /// A setting of our own: a session that does not know it has lost the others as well.
@@ -145,7 +150,8 @@ pub(super) const PINNED: &str = "punctual.pinned";
 
 impl Connection {
     pub fn new(settings: &Settings, purpose: Purpose) -> Self {
-        // What a role or a database has as its defaults must not break a promise: each connection pins what it relies on.
+        // What a role or a database has as its defaults must not break a promise: each connection
+        // pins what it relies on.
         let deadline = purpose.deadline.as_millis().to_string();
         let options = settings
             .options
@@ -159,8 +165,9 @@ impl Connection {
                 ("lock_timeout", "1s"),
                 ("idle_in_transaction_session_timeout", "5s"),
                 ("idle_session_timeout", "0"),
-                // A claim answers before it commits. Whoever does not read that (a frozen node, a machine that is gone) must not keep its rows locked; over a Unix
-                // socket the end of the process does it.
+                // A claim answers before it commits. Whoever does not read that (a frozen node, a
+                // machine that is gone) must not keep its rows locked; over a Unix socket the end
+                // of the process does it.
                 ("tcp_user_timeout", "5s"),
                 ("statement_timeout", deadline.as_str()),
                 ("jit", "off"),
@@ -173,7 +180,7 @@ impl Connection {
             beginning: None,
             open: None,
             used_at: Monotonic::default(),
-            slow_said: Seldom::new(SAY_SLOW_EVERY),
+            slow_said: Throttle::new(SAY_SLOW_EVERY),
         }
     }
 
@@ -226,7 +233,8 @@ impl Connection {
         }
     }
 
-    /// Runs a statement on the open connection within the deadline. After a failure that leaves the connection in doubt it is closed.
+    /// Runs a statement on the open connection within the deadline. After a failure that leaves the
+    /// connection in doubt it is closed.
     pub async fn run<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -235,7 +243,8 @@ impl Connection {
         self.run_in_session(what, statement).await
     }
 
-    /// Like `run`, but never on a new connection: what the session holds, such as a lock, is still held.
+    /// Like `run`, but never on a new connection: what the session holds, such as a lock, is still
+    /// held.
     ///
     /// # Errors
     /// [`Error::Unreachable`] when the session has ended.
@@ -250,14 +259,16 @@ impl Connection {
         self.used_at = clock::monotonic();
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
         self.took(what, deadline);
-        // A refusal may be the server's (it has become a standby) or the connection's: another one may fare better.
+        // A refusal may be the server's (it has become a standby) or the connection's: another one
+        // may fare better.
         if matches!(outcome, Err(Error::Unanswered { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome
     }
 
-    /// A statement that was slow is told of, without its text and its values; at most once a minute.
+    /// A statement that was slow is told of, without its text and its values; at most once a
+    /// minute.
     fn took(&mut self, what: &str, deadline: Duration) {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
@@ -276,10 +287,12 @@ impl Connection {
         self.open = None;
     }
 
-    /// Closes the connection once the server has ended what it was asked for, at the deadline at the latest: for a statement whose caller has been dropped.
+    /// Closes the connection once the server has ended what it was asked for, at the deadline at
+    /// the latest: for a statement whose caller has been dropped.
     pub async fn wind_up(mut self) {
         let Some(mut open) = self.open.take() else { return };
-        // What comes before the answer to this is the answer to that. Its session may be amid a transaction: nobody goes on with it.
+        // What comes before the answer to this is the answer to that. Its session may be amid a
+        // transaction: nobody goes on with it.
         if let Err(cause) = within(self.purpose.deadline, open.ping()).await {
             tracing::debug!(purpose = self.purpose.name, %cause, "the end of a statement that nobody waits for was not awaited");
         }
@@ -302,8 +315,8 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
 const OLD_SNAPSHOT: Purpose =
     Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
 
-/// A session that somebody forgot: its snapshot keeps Postgres from cleaning up. `bench` holds one, to show that tasks are on time all the same. Held until
-/// it is dropped.
+/// A session that somebody forgot: its snapshot keeps Postgres from cleaning up. `bench` holds one,
+/// to show that tasks are on time all the same. Held until it is dropped.
 #[derive(Debug)]
 pub struct OldSnapshot {
     _connection: Connection,

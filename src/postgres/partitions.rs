@@ -124,7 +124,7 @@ async fn create_some(connection: &mut Connection, rules: &Rules, partitions: &[P
 }
 
 async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("-- lock of the upkeep\nselect pg_try_advisory_xact_lock($1, $2)")
+    sqlx::query_scalar("-- lock of the maintenance\nselect pg_try_advisory_xact_lock($1, $2)")
         .bind(lock.0)
         .bind(lock.1)
         .fetch_one(transaction)

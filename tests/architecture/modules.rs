@@ -7,7 +7,8 @@ use crate::source::{NamedPath, Source};
 /// A module: its path within the program, as `["node", "wheel"]`; the root is empty.
 pub type Module = Vec<String>;
 
-/// The arrows between the files of a program, by their production code, as a reader of the files meets them.
+/// The arrows between the files of a program, by their production code, as a reader of the files
+/// meets them.
 #[derive(Debug)]
 pub struct Modules<'a> {
     pub sources: BTreeMap<Module, &'a Source>,
@@ -33,9 +34,10 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// The modules that `module` uses, each with a line. A name that another module passes on leads to the module that
-    /// defines it, and to the one that passes it on, which a reader opens first; but for those above `module` itself, which are
-    /// the lists of its siblings. To pass a name on is to use it.
+    /// The modules that `module` uses, each with a line. A name that another module passes on leads
+    /// to the module that defines it, and to the one that passes it on, which a reader opens first;
+    /// but for those above `module` itself, which are the lists of its siblings. To pass a name on
+    /// is to use it.
     pub fn arrows(&self, module: &[String]) -> BTreeMap<Module, usize> {
         let Some(source) = self.sources.get(module) else { return BTreeMap::new() };
         let mut arrows = BTreeMap::new();
@@ -84,8 +86,8 @@ impl<'a> Modules<'a> {
         self.absolute(module, import)
     }
 
-    /// The modules that a reader opens who follows an absolute path from `module`: those that pass the name on, and the one
-    /// that defines it.
+    /// The modules that a reader opens who follows an absolute path from `module`: those that pass
+    /// the name on, and the one that defines it.
     fn met(&self, module: &[String], path: &[String]) -> Vec<Module> {
         let mut met: Vec<Module> = Vec::new();
         let mut path = path.to_vec();
@@ -106,8 +108,8 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// The module of a file: that of `src/node/wheel.rs` is `["node", "wheel"]`. `src` has two roots: `lib.rs`, and `main.rs`,
-/// which is the module `["main"]` here.
+/// The module of a file: that of `src/node/wheel.rs` is `["node", "wheel"]`. `src` has two roots:
+/// `lib.rs`, and `main.rs`, which is the module `["main"]` here.
 fn module_of(folder: &str, path: &str) -> Module {
     let name = path.trim_start_matches(folder).trim_end_matches(".rs");
     match name {

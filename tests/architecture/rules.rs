@@ -1,11 +1,13 @@
-//! The rules: each takes sources and answers with what breaks it, one line each, nothing when it holds.
+//! The rules: each takes sources and answers with what breaks it, one line each, nothing when it
+//! holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::modules::{Module, Modules};
 use crate::source::{Shape, Source};
 
-/// What each module may use of this crate; a deeper path allows only that part. ARCHITECTURE.md says why.
+/// What each module may use of this crate; a deeper path allows only that part. ARCHITECTURE.md
+/// says why.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("engine", &["domain"]),
@@ -21,7 +23,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "failpoint", "error_chain", "shutdown", "telemetry"]),
     ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::requests::service"]),
     ("client", &["domain", "clock", "signals"]),
-    // It measures a cluster from outside, with a consumer and a forgotten session of its own; nothing of a node.
+    // It measures a cluster from outside, with a consumer and a forgotten session of its own;
+    // nothing of a node.
     ("bench", &["domain", "clock", "error_chain", "shutdown", "kafka", "client::output::figures", "postgres::connection"]),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
     (
@@ -76,7 +79,8 @@ const HOMES: &[(&str, &[&str])] = &[
 /// Libraries for all but the pure modules.
 const EVERYWHERE: &[&str] = &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
 
-/// Modules without input, output and clock, and the libraries that they may use: only values and their arithmetic.
+/// Modules without input, output and clock, and the libraries that they may use: only values and
+/// their arithmetic.
 const PURE: &[(&str, &[&str])] =
     &[("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]), ("engine", &["uuid", "xxhash_rust"])];
 
@@ -128,7 +132,8 @@ pub fn layers(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Files of the program in `folder` that use each other in a circle, as a reader meets them: each step of it.
+/// Files of the program in `folder` that use each other in a circle, as a reader meets them: each
+/// step of it.
 pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
     let modules = Modules::new(folder, sources);
     let graph: BTreeMap<&Module, BTreeMap<Module, usize>> =
@@ -157,7 +162,8 @@ pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Folders with more entries than a reader takes in at a look. A module `foo.rs` and its folder `foo/` are one entry.
+/// Folders with more entries than a reader takes in at a look. A module `foo.rs` and its folder
+/// `foo/` are one entry.
 pub fn folders(paths: &[&str]) -> Vec<String> {
     let mut entries: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for path in paths {
@@ -174,8 +180,8 @@ pub fn folders(paths: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Files that are too short to be one: whoever opens one reads a few lines and goes on to the next. Roots of modules, tables,
-/// the metrics of a component and tests may be short.
+/// Files that are too short to be one: whoever opens one reads a few lines and goes on to the next.
+/// Roots of modules, tables, the metrics of a component and tests may be short.
 pub fn scraps(sources: &[Source]) -> Vec<String> {
     sources
         .iter()
@@ -187,7 +193,8 @@ pub fn scraps(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Libraries outside their folders. `dependencies` are those of the manifest: a new one needs a home.
+/// Libraries outside their folders. `dependencies` are those of the manifest: a new one needs a
+/// home.
 pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
     let mut broken = Vec::new();
     for name in dependencies {
@@ -276,7 +283,8 @@ pub fn sleeps(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Statements without a name: a `-- name` first, in a line of its own, leads from `pg_stat_statements` to the code.
+/// Statements without a name: a `-- name` first, in a line of its own, leads from
+/// `pg_stat_statements` to the code.
 pub fn statements(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("src/postgres")) {
@@ -295,7 +303,7 @@ pub fn statements(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Data definition is left out: it is seldom, and its text differs from partition to partition.
+/// Data definition is left out: it is throttle, and its text differs from partition to partition.
 fn is_statement(text: &str) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
@@ -308,7 +316,8 @@ fn is_statement(text: &str) -> bool {
     }
 }
 
-/// Places that are nobody's business: package registries (which one is used is the builder's own setting) and paths of one machine.
+/// Places that are nobody's business: package registries (which one is used is the builder's own
+/// setting) and paths of one machine.
 pub fn places(path: &str, text: &str) -> Vec<String> {
     // In pieces, so that this file does not hold what it forbids.
     let hosts = [

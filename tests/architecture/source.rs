@@ -1,6 +1,6 @@
-//! Rust source as far as the rules must understand it: which paths a file names, which methods it calls, which texts it
-//! holds, and what of that is for tests only. Parsed by `syn`; the tokens of macros, which it leaves as they are, are read
-//! one by one.
+//! Rust source as far as the rules must understand it: which paths a file names, which methods it
+//! calls, which texts it holds, and what of that is for tests only. Parsed by `syn`; the tokens of
+//! macros, which it leaves as they are, are read one by one.
 
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
@@ -41,8 +41,8 @@ pub struct Place {
     pub is_test: bool,
 }
 
-/// A path as it stands in the code, one for each leaf of a `use` tree: `crate::a::{b, c::D}` is `crate::a::b` and
-/// `crate::a::c::D`.
+/// A path as it stands in the code, one for each leaf of a `use` tree: `crate::a::{b, c::D}` is
+/// `crate::a::b` and `crate::a::c::D`.
 #[derive(Clone, Debug)]
 pub struct NamedPath {
     pub segments: Vec<String>,

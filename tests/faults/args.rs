@@ -9,19 +9,23 @@ use super::plan::Plan;
 /// A round is at most this long: an hour is five seeds.
 const ROUND_MAX_SECONDS: u64 = 720;
 
-/// Breaks a cluster of three nodes and its servers, under traffic, and holds every record against the promises.
+/// Breaks a cluster of three nodes and its servers, under traffic, and holds every record against
+/// the promises.
 ///
-/// docs/faults.md says what is done, what is checked, and how to replay a run. Exit code 0 when all promises were kept.
+/// docs/faults.md says what is done, what is checked, and how to replay a run. Exit code 0 when all
+/// promises were kept.
 #[derive(Parser, Debug)]
 #[command(name = "faults")]
 pub struct Args {
     /// Seconds of traffic and faults in all; in rounds of at most twelve minutes.
     #[arg(long, default_value_t = 120)]
     pub seconds: u64,
-    /// The seed of the first round, the next ones count on from it; `fresh` draws one. Repeatable: then the seconds are for each.
+    /// The seed of the first round, the next ones count on from it; `fresh` draws one. Repeatable:
+    /// then the seconds are for each.
     #[arg(long)]
     pub seed: Vec<String>,
-    /// A file with the operations of an earlier run, or a folder of them; instead of seeds, unless seeds are given as well.
+    /// A file with the operations of an earlier run, or a folder of them; instead of seeds, unless
+    /// seeds are given as well.
     #[arg(long)]
     pub replay: Vec<PathBuf>,
     /// A measured outage by its name, or `all`; instead of seeds.

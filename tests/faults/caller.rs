@@ -114,7 +114,8 @@ impl Caller {
 }
 
 impl Refusal {
-    /// Of a problem. `allowed` are the ends of types that this request may get besides those of a node in trouble.
+    /// Of a problem. `allowed` are the ends of types that this request may get besides those of a
+    /// node in trouble.
     pub fn of(status: u16, problem: &Value, has_retry_after: bool, allowed: &[&str]) -> Self {
         let slug = problem["type"].as_str().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default();
         let says_when = has_retry_after || problem["retry_after"].is_number();

@@ -1,5 +1,6 @@
-//! Rule 7: a record may stand twice in its topic only where an acknowledgement was lost or a node seemed dead. So each duplicate is laid to an operation that
-//! can do that and went on at the time; one that none explains is a fault of the program.
+//! Rule 7: a record may stand twice in its topic only where an acknowledgement was lost or a node
+//! seemed dead. So each duplicate is laid to an operation that can do that and went on at the time;
+//! one that none explains is a fault of the program.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,8 @@ use super::history::{Arrival, History, Span};
 use super::oracle::{Rule, Violation};
 use super::plan::Kind;
 
-/// What an operation has begun comes to an end a little after it: connections are made anew, answers that were held back arrive.
+/// What an operation has begun comes to an end a little after it: connections are made anew,
+/// answers that were held back arrive.
 const AFTERMATH_MS: i64 = 2000;
 /// What is sent while all is slow may be answered after the publish deadline of the nodes (8 s).
 const DEADLINE_AFTERMATH_MS: i64 = 10_000;
@@ -17,7 +19,8 @@ const DEADLINE_AFTERMATH_MS: i64 = 10_000;
 /// they would have needed for it. A dead node's records, too, arrive that late.
 pub const QUOTA_AFTERMATH_MS: i64 = 60_000;
 
-/// Records beyond the first of each task, by the kind of operation that explains them; and those that none does.
+/// Records beyond the first of each task, by the kind of operation that explains them; and those
+/// that none does.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
     let mut by_task: HashMap<(Uuid, usize), Vec<&Arrival>> = HashMap::new();
     for record in &history.records {
@@ -39,7 +42,8 @@ pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
     (explained, unexplained)
 }
 
-/// The operation that explains why `record` was published again by `until`: of those that can, the one that began last.
+/// The operation that explains why `record` was published again by `until`: of those that can, the
+/// one that began last.
 pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&'a Span> {
     let topic = history.topics.get(record.topic);
     let explains = |span: &&Span| {
@@ -55,8 +59,8 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
     history.spans.iter().filter(explains).max_by_key(|span| span.begin)
 }
 
-/// When all that an operation has begun has come to its end. A quota explains no duplicate, but what
-/// was sent before an operation arrives later by as much as the quota holds it back.
+/// When all that an operation has begun has come to its end. A quota explains no duplicate, but
+/// what was sent before an operation arrives later by as much as the quota holds it back.
 fn aftermath_end(history: &History, span: &Span) -> i64 {
     let is_slow = span.operation.kind.is_slow_afterwards();
     let end = span.end + if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };

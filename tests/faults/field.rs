@@ -1,4 +1,5 @@
-//! What is broken: a cluster of three nodes, each with ways of its own to the servers of a breakable stack, and the consumers of its topics.
+//! What is broken: a cluster of three nodes, each with ways of its own to the servers of a
+//! breakable stack, and the consumers of its topics.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -59,7 +60,8 @@ struct Reader {
 }
 
 impl Setup {
-    /// Leaves and horizon are short, so that leaves come and go and tasks come out of the far table within a run. Nothing waits for minutes.
+    /// Leaves and horizon are short, so that leaves come and go and tasks come out of the far table
+    /// within a run. Nothing waits for minutes.
     pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
         let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
         let arguments = ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
@@ -117,7 +119,8 @@ impl Field {
         Settings { number, arguments, variables, logs: self.folder.clone() }
     }
 
-    /// Of the node whose wall clock can be stepped: the library stands between it and the clock. Its monotonic clock is the machine's.
+    /// Of the node whose wall clock can be stepped: the library stands between it and the clock.
+    /// Its monotonic clock is the machine's.
     fn clock_variables(&self) -> Vec<(String, String)> {
         let file = self.clock_file.to_string_lossy().into_owned();
         [
@@ -212,7 +215,8 @@ impl Field {
 
     // --- what Postgres holds ---
 
-    /// Tasks due before `until` of Postgres's clock that wait, follow-ups of all times, and batches that are not settled.
+    /// Tasks due before `until` of Postgres's clock that wait, follow-ups of all times, and batches
+    /// that are not settled.
     pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
         let query = "select
               (select count(*) from (select id, first_id from task union all select id, first_id from task_far) waiting

@@ -1,6 +1,7 @@
-//! What has happened in a run, as the oracle sees it: who asked for what and what was answered, what arrived, what the execlog says in the end, and what was
-//! done to the servers meanwhile. Plain data; times are milliseconds since the epoch. Due times are by Postgres's clock, all the others by the machine's, which is
-//! Kafka's; `clock` translates between them.
+//! What has happened in a run, as the oracle sees it: who asked for what and what was answered,
+//! what arrived, what the execlog says in the end, and what was done to the servers meanwhile.
+//! Plain data; times are milliseconds since the epoch. Due times are by Postgres's clock, all the
+//! others by the machine's, which is Kafka's; `clock` translates between them.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,8 @@ use uuid::Uuid;
 use super::clock::PostgresClock;
 use super::plan::{Kind, Operation};
 
-/// The topics of a run, by their indexes: one that nothing is done to, and one for each operation on a topic.
+/// The topics of a run, by their indexes: one that nothing is done to, and one for each operation
+/// on a topic.
 pub const STEADY: usize = 0;
 pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
@@ -22,7 +24,8 @@ pub struct History {
     pub cancels: Vec<Cancel>,
     pub records: Vec<Arrival>,
     pub lines: Vec<Line>,
-    /// Tasks that stand in `task` or `task_far` in the end, by their first ids, with their due times.
+    /// Tasks that stand in `task` or `task_far` in the end, by their first ids, with their due
+    /// times.
     pub pending: HashMap<Uuid, i64>,
     /// Operations as they were carried out.
     pub spans: Vec<Span>,
@@ -40,7 +43,8 @@ pub struct History {
 /// A task that somebody asked for, by POST (alone or in a batch) or by PUT.
 #[derive(Clone, Debug)]
 pub struct Submit {
-    /// In the header `serial` of its record: tells which submit a record came from when the answer was lost.
+    /// In the header `serial` of its record: tells which submit a record came from when the answer
+    /// was lost.
     pub serial: u64,
     pub node: u8,
     pub sent_at: i64,
@@ -142,7 +146,8 @@ pub struct Line {
     pub lateness: Option<i64>,
 }
 
-/// An operation as it was carried out: from just before it was done to just after it was undone (a server answers again, a node is ready).
+/// An operation as it was carried out: from just before it was done to just after it was undone (a
+/// server answers again, a node is ready).
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub operation: Operation,
@@ -162,11 +167,13 @@ pub struct Topic {
     pub refusals: Vec<(i64, i64)>,
 }
 
-/// A record of a topic that was deleted so long after it was appended may never have reached the consumer: it is judged by its receipt.
+/// A record of a topic that was deleted so long after it was appended may never have reached the
+/// consumer: it is judged by its receipt.
 const UNREAD_MAX_MS: i64 = 15_000;
 
 impl Topic {
-    /// True when the topic was deleted so soon after `at` that the consumer may not have come to it, not counting the time that Kafka was away.
+    /// True when the topic was deleted so soon after `at` that the consumer may not have come to
+    /// it, not counting the time that Kafka was away.
     pub fn may_be_unread(&self, at: i64, spans: &[Span]) -> bool {
         let stops = spans.iter().filter(|span| matches!(span.operation.kind, Kind::KafkaStop | Kind::KafkaKill));
         let away = |until: i64| -> i64 { stops.clone().map(|span| (span.end.min(until) - span.begin.max(at)).max(0)).sum() };

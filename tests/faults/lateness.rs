@@ -1,5 +1,6 @@
 //! Rule 11: the cluster recovers. A task may be late while an operation holds it up, and for a
-//! bounded time after it. A stretch of waiting that no operation explains is a fault when it is long.
+//! bounded time after it. A stretch of waiting that no operation explains is a fault when it is
+//! long.
 
 use super::duplicates::QUOTA_AFTERMATH_MS;
 use super::history::{History, Span};
@@ -46,7 +47,8 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
 }
 
 /// True when there were quotas with enough to send under them, and they held hardly anybody back. A
-/// machine that is busy makes some records late by itself, a quota of a quarter of the traffic most.
+/// machine that is busy makes some records late by itself, a quota of a quarter of the traffic
+/// most.
 pub fn is_quota_without_effect(history: &History) -> bool {
     let (mut due_count, mut held_back) = (0, 0);
     for quota in history.spans.iter().filter(|span| span.operation.kind == Kind::Quota) {

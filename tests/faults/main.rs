@@ -1,5 +1,6 @@
-//! The fault runner: three nodes on real servers, traffic, and a list of operations that break what can be broken, made from a seed; then an oracle holds
-//! every record, verdict and receipt against the promises. docs/faults.md has the oracle in prose, and how to run, replay and keep a run.
+//! The fault runner: three nodes on real servers, traffic, and a list of operations that break what
+//! can be broken, made from a seed; then an oracle holds every record, verdict and receipt against
+//! the promises. docs/faults.md has the oracle in prose, and how to run, replay and keep a run.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

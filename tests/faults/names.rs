@@ -1,4 +1,5 @@
-//! Rule 4, of names: the requests of one name come one after the other, so what each is answered follows from those before it, until one has no answer.
+//! Rule 4, of names: the requests of one name come one after the other, so what each is answered
+//! follows from those before it, until one has no answer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +16,8 @@ enum Request<'a> {
 /// What is known of a name at some moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// A request without an answer may take effect at any later moment, so nothing is known from then on.
+    /// A request without an answer may take effect at any later moment, so nothing is known from
+    /// then on.
     Nothing,
     Free,
     /// It stands for this task.
@@ -59,7 +61,8 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
     violations
 }
 
-/// A name that was only ever POSTed stands for one task, however many of its submits had no answer and were repeated.
+/// A name that was only ever POSTed stands for one task, however many of its submits had no answer
+/// and were repeated.
 fn check_one_task(name: &str, requests: &[(i64, Request<'_>)], arrived: &HashMap<u64, HashSet<Uuid>>) -> Option<Violation> {
     let mut tasks: HashSet<Uuid> = HashSet::new();
     for (_, request) in requests {

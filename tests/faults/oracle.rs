@@ -1,5 +1,5 @@
-//! The oracle: holds a history against the promises. docs/faults.md has its rules in prose, by the same numbers; each is tried in `tests/oracle.rs` on a history
-//! that breaks it.
+//! The oracle: holds a history against the promises. docs/faults.md has its rules in prose, by the
+//! same numbers; each is tried in `tests/oracle.rs` on a history that breaks it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -12,10 +12,12 @@ use super::lateness;
 use super::names;
 use super::plan::Kind;
 
-/// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes, with headers and the batch's overhead).
+/// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes,
+/// with headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
-/// The window of the cluster: nothing is claimed before it, so nobody is told `too_late` before it; and what the clocks of nodes may be wrong by.
+/// The window of the cluster: nothing is claimed before it, so nobody is told `too_late` before it;
+/// and what the clocks of nodes may be wrong by.
 const WINDOW_MS: i64 = 200 + 100;
 
 /// Which promise is broken.
@@ -50,7 +52,8 @@ pub struct Judgement {
     pub counts: Counts,
     /// Records more than one per task, by the kind of operation that explains them.
     pub duplicates: BTreeMap<Kind, usize>,
-    /// Of each kind: how often it was done, and the records at stake: due before it ended, and appended after it began.
+    /// Of each kind: how often it was done, and the records at stake: due before it ended, and
+    /// appended after it began.
     pub stakes: BTreeMap<Kind, (usize, usize)>,
     /// From when each task was due by Postgres's clock until its first record was appended, sorted.
     pub lateness: Vec<i64>,
@@ -193,7 +196,8 @@ impl<'a> Case<'a> {
         counts.records = self.history.records.len();
     }
 
-    /// Rule 6: what nobody was told to be accepted is there only if its submit has no answer; and a submit is stored once.
+    /// Rule 6: what nobody was told to be accepted is there only if its submit has no answer; and a
+    /// submit is stored once.
     fn bind_strangers(&mut self) {
         let by_serial: HashMap<u64, &'a Submit> = self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
         let mut owners: HashMap<u64, Uuid> =
@@ -418,7 +422,8 @@ impl<'a> Case<'a> {
             Target::Id(id) => Some(id),
             Target::Name(..) => None,
         };
-        // A task with a name is cancelled by its id only where somebody was told before that it was replaced.
+        // A task with a name is cancelled by its id only where somebody was told before that it was
+        // replaced.
         let is_replaced = target.and_then(|id| self.tasks.get(&id)?.submit).is_some_and(|submit| submit.name.is_some());
         let (id, wrong) = match &cancel.verdict {
             Verdict::Cancelled { .. } if is_replaced => {
@@ -438,7 +443,8 @@ impl<'a> Case<'a> {
             Verdict::TooLate { id, receipt } => {
                 let id = target.or(*id);
                 let task = id.and_then(|id| self.tasks.get(&id));
-                // One that was deferred because it certainly never left may be withdrawn after all, by a later cancel.
+                // One that was deferred because it certainly never left may be withdrawn after all,
+                // by a later cancel.
                 let is_cancelled = task.is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
                 let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
                 let wrong = wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));

@@ -21,8 +21,9 @@ const RESTART_DEADLINE: Duration = Duration::from_secs(180);
 /// Shorter than the time between two steps of a clock.
 const READING_DEADLINE: Duration = Duration::from_millis(400);
 
-/// Carries a plan out; returns when everything is undone again. What takes longer than it was planned to, on a machine that is slow, delays what comes after
-/// it: the plan keeps its shape. What needs the same does not overlap in any case.
+/// Carries a plan out; returns when everything is undone again. What takes longer than it was
+/// planned to, on a machine that is slow, delays what comes after it: the plan keeps its shape.
+/// What needs the same does not overlap in any case.
 pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&Span)) -> Vec<Span> {
     let locks: HashMap<Resource, Mutex<()>> =
         plan.operations.iter().map(|operation| (operation.resource(), Mutex::default())).collect();
@@ -61,7 +62,8 @@ pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&
     spans
 }
 
-/// A broker takes a topic's settings up a moment after the controller has said yes; on a machine that stands still meanwhile, a long one.
+/// A broker takes a topic's settings up a moment after the controller has said yes; on a machine
+/// that stands still meanwhile, a long one.
 const TAKEN_UP_MS: i64 = 2000;
 
 async fn carry_out(field: &Field, operation: &Operation) {
@@ -133,7 +135,8 @@ async fn carry_out(field: &Field, operation: &Operation) {
     }
 }
 
-/// Steps Postgres's clock forward, the steps spread evenly, and slews it all the while. Nothing is undone: a clock that goes back is another fault.
+/// Steps Postgres's clock forward, the steps spread evenly, and slews it all the while. Nothing is
+/// undone: a clock that goes back is another fault.
 async fn move_postgres_clock(field: &Field, operation: &Operation, lasts: i64) {
     let (begin, steps) = (now_ms(), operation.steps().map(i64::from).collect::<Vec<_>>());
     let count = i64::try_from(steps.len()).unwrap().max(1);
@@ -178,7 +181,8 @@ async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
     field.own.start_again(service).await;
 }
 
-/// Kills the backend of a claim loop as the kernel would when memory runs out: Postgres then ends all the others and recovers.
+/// Kills the backend of a claim loop as the kernel would when memory runs out: Postgres then ends
+/// all the others and recovers.
 async fn crash_postgres(field: &Field) {
     // Its node may be killed or cut off just now: then it is gone, and another one is taken.
     let pid = eventually_some("the backend of a claim loop is killed", RESTART_DEADLINE, async || {
@@ -190,7 +194,8 @@ async fn crash_postgres(field: &Field) {
     })
     .await;
     eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
-        // The pool may have been given a connection that was about to end; whoever answers now is of after the crash.
+        // The pool may have been given a connection that was about to end; whoever answers now is
+        // of after the crash.
         let alive = sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1").bind(pid);
         alive.fetch_one(&field.cluster.sql).await.ok().filter(|count| *count == 0)
     })

@@ -1,4 +1,5 @@
-//! What is done to a cluster, and when: a list of operations, made from a seed, written as text, one operation a line, and read again.
+//! What is done to a cluster, and when: a list of operations, made from a seed, written as text,
+//! one operation a line, and read again.
 //!
 //! ```text
 //! # seed=7 seconds=50
@@ -32,7 +33,8 @@ const STEPS_SUM_MAX_MS: u16 = 9000;
 const QUOTA_BYTES: std::ops::RangeInclusive<i64> = 3000..=4000;
 /// A run must be so long that each kind of operation finds its place.
 pub const COMPLETE_FROM_SECONDS: u64 = 40;
-/// Operations of a lap that may fall into an outage of Kafka or Postgres, where they meet no records.
+/// Operations of a lap that may fall into an outage of Kafka or Postgres, where they meet no
+/// records.
 const QUIET_MAX: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -138,8 +140,8 @@ pub struct Operation {
     pub node: u8,
     /// From when it is done to when it is undone.
     pub lasts: u64,
-    /// Milliseconds by which answers are delayed, or a node's clock is stepped; parts per million by
-    /// which Postgres's clock runs fast; bytes a second that a client may send to Kafka.
+    /// Milliseconds by which answers are delayed, or a node's clock is stepped; parts per million
+    /// by which Postgres's clock runs fast; bytes a second that a client may send to Kafka.
     pub by: i64,
     /// Milliseconds by which Postgres's clock is stepped forward, one after the other; then zeros.
     pub steps: [u16; STEPS_MAX],
@@ -163,8 +165,9 @@ impl Kind {
         NAMES.iter().find(|(kind, _)| *kind == self).map_or("?", |(_, name)| name)
     }
 
-    /// True when a record may stand twice in a topic because of it: an acknowledgement is lost on its way, or what was settled is undone, or a node seems
-    /// to be dead. Nothing else may be the cause of a duplicate.
+    /// True when a record may stand twice in a topic because of it: an acknowledgement is lost on
+    /// its way, or what was settled is undone, or a node seems to be dead. Nothing else may be the
+    /// cause of a duplicate.
     pub const fn may_duplicate(self) -> bool {
         match self {
             Self::KillNode | Self::FreezeNode | Self::PostgresStop | Self::PostgresImmediate | Self::PostgresCrash => true,
@@ -176,8 +179,8 @@ impl Kind {
         }
     }
 
-    /// True when records take long for a while after it: a broker that has just started is slow, and so are records that go alone because one beside them was over
-    /// the topic's limit.
+    /// True when records take long for a while after it: a broker that has just started is slow,
+    /// and so are records that go alone because one beside them was over the topic's limit.
     pub const fn is_slow_afterwards(self) -> bool {
         matches!(self, Self::KafkaStop | Self::KafkaKill | Self::TopicLimit)
     }
@@ -186,14 +189,16 @@ impl Kind {
         matches!(self, Self::KillNode | Self::FreezeNode | Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) | Self::ClockStep)
     }
 
-    /// The shortest and the longest it lasts, in milliseconds, and about how long the servers then need to be back.
+    /// The shortest and the longest it lasts, in milliseconds, and about how long the servers then
+    /// need to be back.
     const fn span(self) -> (u64, u64, u64) {
         match self {
             Self::KillNode => (300, 3000, 1500),
             Self::FreezeNode => (500, 5000, 300),
             Self::PostgresStop | Self::PostgresImmediate => (200, 1500, 1200),
             Self::PostgresCrash => (0, 0, 1000),
-            // Shorter than the session TTL: a node whose heartbeats alone do not fit in must not seem dead.
+            // Shorter than the session TTL: a node whose heartbeats alone do not fit in must not
+            // seem dead.
             Self::DiskFull => (700, 1200, 300),
             Self::KafkaStop => (200, 1000, 5500),
             Self::KafkaKill => (200, 1000, 5500),
@@ -250,7 +255,8 @@ impl Operation {
 
     fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
-        // A full disk must stay shorter than the session's TTL, and the debt that a quota makes grows with its span.
+        // A full disk must stay shorter than the session's TTL, and the debt that a quota makes
+        // grows with its span.
         let is_fixed = matches!(kind, Kind::DiskFull | Kind::Quota);
         let longest = if is_roomy && !is_fixed { longest * 2 } else { longest };
         let lasts = chance.random_range(shortest..=longest);
@@ -271,8 +277,8 @@ impl Operation {
 }
 
 impl Plan {
-    /// Operations of each kind, in an order that the seed decides, and again while there is time. At most two lanes of them go on at a time, and no two with
-    /// the same resource.
+    /// Operations of each kind, in an order that the seed decides, and again while there is time.
+    /// At most two lanes of them go on at a time, and no two with the same resource.
     pub fn new(seed: u64, seconds: u64) -> Self {
         let mut chance = StdRng::seed_from_u64(seed);
         let is_roomy = seconds >= ROOMY_FROM_SECONDS;
@@ -303,11 +309,13 @@ impl Plan {
                     continue;
                 };
                 let operation = drawn[index];
-                // What is done while Kafka or Postgres is away may meet no records: its turn is still to come.
+                // What is done while Kafka or Postgres is away may meet no records: its turn is
+                // still to come.
                 let is_quiet = other.is_some_and(|other| other.is_outage());
                 let silences = other.filter(|other| operation.is_outage() && !other.is_outage() && other.lasts_at(at));
                 if (is_quiet || silences.is_some()) && quiet_left == 0 {
-                    // Two lanes that are in each other's quiet would never get on: this one waits for the other.
+                    // Two lanes that are in each other's quiet would never get on: this one waits
+                    // for the other.
                     lanes[lane] = (until.max(at + 1), None);
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! What a round has come to, for people and for programs; of a violation, everything that is known of its task.
+//! What a round has come to, for people and for programs; of a violation, everything that is known
+//! of its task.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -111,7 +112,8 @@ pub fn summary(round: &Round) -> Value {
     })
 }
 
-/// The round's broken promises in a few lines: how many of each rule, and the first one of each; none when all were kept.
+/// The round's broken promises in a few lines: how many of each rule, and the first one of each;
+/// none when all were kept.
 pub fn verdict(name: &str, round: &Round) -> Option<String> {
     let violations = &round.judgement.violations;
     let mut text = format!("{name} (seed {}):", round.plan.seed);

@@ -72,7 +72,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
     unable.abort();
-    // Nothing moves any more while it is written down: far tasks may be due any moment. Those that are due from now on may be published or wait.
+    // Nothing moves any more while it is written down: far tasks may be due any moment. Those that
+    // are due from now on may be published or wait.
     let ended_at = now_ms() - CLAIM_MS;
     for slot in &field.slots {
         slot.end(END_DEADLINE).await;

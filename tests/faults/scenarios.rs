@@ -1,4 +1,5 @@
-//! Outages whose course is promised in figures: each a plan of its own, and what must be true of its history, besides what the oracle says.
+//! Outages whose course is promised in figures: each a plan of its own, and what must be true of
+//! its history, besides what the oracle says.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -13,9 +14,11 @@ pub const TASKS_PER_SECOND: u32 = 500;
 const TTL_MS: i64 = 3000;
 /// How far ahead tasks are claimed, and as much for a claim that is under way.
 const WINDOW_MS: i64 = 400;
-/// A task that is later than this was not published by who should have: its shard was without an owner.
+/// A task that is later than this was not published by who should have: its shard was without an
+/// owner.
 const OVERDUE_MS: i64 = 1000;
-/// Lateness is that of tasks whose submit was answered so long before they were due: what is submitted at the last moment is late by its own way.
+/// Lateness is that of tasks whose submit was answered so long before they were due: what is
+/// submitted at the last moment is late by its own way.
 const SETTLED_MS: i64 = 500;
 /// Before the first operation, for as long as it takes to compare with.
 const BASE_MS: (i64, i64) = (10_000, 30_000);
@@ -149,7 +152,8 @@ fn cut_off_from_etcd(history: &History) -> Vec<Figure> {
     same_lateness(history, "a node without etcd", (cut.begin, cut.end), 5, |_| true)
 }
 
-/// What is not claimed yet moves as soon as the node says that it cannot publish; what it has claimed, once it gives up hope for it.
+/// What is not claimed yet moves as soon as the node says that it cannot publish; what it has
+/// claimed, once it gives up hope for it.
 fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
     let cut = span(history, Kind::Cut(Server::Kafka));
     let said =
@@ -167,7 +171,8 @@ fn span(history: &History, kind: Kind) -> &Span {
     history.spans.iter().find(|span| span.operation.kind == kind).expect("the scenario's own operation was carried out")
 }
 
-/// Due time and append time of each task's first record, of tasks due in `(from, to)` and told apart by `is_wanted`.
+/// Due time and append time of each task's first record, of tasks due in `(from, to)` and told
+/// apart by `is_wanted`.
 fn appended(history: &History, (from, to): (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> Vec<(i64, i64)> {
     let mut records: Vec<(Uuid, i64)> = history.records.iter().map(|record| (record.id, record.at)).collect();
     records.sort_by_key(|(_, at)| *at);

@@ -1,5 +1,5 @@
-//! Steady traffic on a cluster that is being broken: tasks alone and in batches, with and without names, cancels and replacements. Every request and its answer
-//! goes into the history.
+//! Steady traffic on a cluster that is being broken: tasks alone and in batches, with and without
+//! names, cancels and replacements. Every request and its answer goes into the history.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -126,7 +126,8 @@ impl Client {
         }
     }
 
-    /// One name after the other, and of each one request after the other: what one is answered follows from those before it.
+    /// One name after the other, and of each one request after the other: what one is answered
+    /// follows from those before it.
     async fn use_names(mut self, number: u64) {
         let mut next = now_ms();
         for count in 0.. {
@@ -154,7 +155,8 @@ impl Client {
         }
     }
 
-    /// A submit without an answer is repeated, which is what names are for. The task that the name stands for.
+    /// A submit without an answer is repeated, which is what names are for. The task that the name
+    /// stands for.
     async fn post_named(&mut self, task: &Submit, body: &Value) -> Option<Uuid> {
         for _ in 0..TRIES_MAX {
             let seat = self.caller.seat()?;
@@ -170,7 +172,8 @@ impl Client {
         None
     }
 
-    /// Puts a task in the place of `stands`, and mostly cancels that one by its id then: what is in its place must stay.
+    /// Puts a task in the place of `stands`, and mostly cancels that one by its id then: what is in
+    /// its place must stay.
     async fn put(&mut self, topic: usize, name: &str, stands: Option<Uuid>) -> Option<Uuid> {
         let (task, mut body) = self.task_of(topic, Some(name));
         let seat = self.caller.seat()?;

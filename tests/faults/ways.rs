@@ -70,11 +70,13 @@ impl Ways {
         self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic)).await;
     }
 
-    /// Takes back what [`Self::delay`] or [`Self::silence`] has done, and breaks the connections that it was done to: toxiproxy hangs when it takes a toxic from
-    /// a connection that ends at that moment (its issue 558), so there must be none.
+    /// Takes back what [`Self::delay`] or [`Self::silence`] has done, and breaks the connections
+    /// that it was done to: toxiproxy hangs when it takes a toxic from a connection that ends at
+    /// that moment (its issue 558), so there must be none.
     pub async fn cure(&self, server: Server, node: u8) {
         self.cut(server, node).await;
-        // It does not tell when it has forgotten a connection: when what it still holds back has come out.
+        // It does not tell when it has forgotten a connection: when what it still holds back has
+        // come out.
         wait::until(now_ms() + HELD_BACK_MAX_MS).await;
         self.call(Method::DELETE, &format!("/proxies/{}/toxics/fault", name_of(server, node)), None).await;
         self.mend(server, node).await;

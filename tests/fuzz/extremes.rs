@@ -1,4 +1,5 @@
-//! Times at the ends of what their types can hold: nothing overflows, and what is out of bounds is brought to the bound.
+//! Times at the ends of what their types can hold: nothing overflows, and what is out of bounds is
+//! brought to the bound.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{BatchId, ClusterSettings, IdRange, Monotonic, Shard, TaskId, Timestamp};
 use punctual::engine::cluster_clock::{Stamp, StampedClock};
 
-/// The year 9999, the last millisecond of 48 bits and those around it, both ends of the type, and the epoch.
+/// The year 9999, the last millisecond of 48 bits and those around it, both ends of the type, and
+/// the epoch.
 const MILLIS: [i64; 12] = [
     i64::MIN,
     -1,

@@ -1,7 +1,9 @@
-//! The bytes that a decoder is given: those of its corpus, and what comes of them when they are cut, spliced and stained. A seed makes a run repeatable.
+//! The bytes that a decoder is given: those of its corpus, and what comes of them when they are
+//! cut, spliced and stained. A seed makes a run repeatable.
 //!
-//! `FUZZ_SECONDS=60` looks for longer, `FUZZ_SEED=7` looks there again. What makes a decoder panic is made as small as it gets, and shown; put it into
-//! the corpus when the decoder is mended, so that it is tried for ever.
+//! `FUZZ_SECONDS=60` looks for longer, `FUZZ_SEED=7` looks there again. What makes a decoder panic
+//! is made as small as it gets, and shown; put it into the corpus when the decoder is mended, so
+//! that it is tried for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -52,7 +54,8 @@ const TOKENS: [&[u8]; 30] = [
 /// Gives `decode` all of the corpus of `target`, and then much that is like it.
 ///
 /// # Panics
-/// When `decode` does, with the input; `decode` asserts what must be true of what it makes of its input.
+/// When `decode` does, with the input; `decode` asserts what must be true of what it makes of its
+/// input.
 pub fn fuzz(target: &str, decode: impl Fn(&[u8])) {
     let corpus = corpus(target);
     for (path, input) in &corpus {

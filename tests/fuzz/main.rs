@@ -1,4 +1,5 @@
-//! Everything that turns bytes from outside into values: it answers or refuses, and never panics, whatever it is given. One function for each decoder.
+//! Everything that turns bytes from outside into values: it answers or refuses, and never panics,
+//! whatever it is given. One function for each decoder.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -193,7 +194,8 @@ fn a_line_of_a_file_of_tasks_is_a_task_with_a_name_or_refused() {
     fuzz("line", |input| {
         for naming in [Naming::new("run", None), Naming::new("run", Some("orders"))] {
             let Ok(Some(line)) = naming.line_of(1, input) else { continue };
-            // Any value that the grammar allows, also those that few can hold (`1e400`, half of a surrogate pair): the node says what it takes.
+            // Any value that the grammar allows, also those that few can hold (`1e400`, half of a
+            // surrogate pair): the node says what it takes.
             let members: HashMap<String, &RawValue> = serde_json::from_str(&line.json).unwrap();
             assert!(members.contains_key("name"), "without a name it cannot be sent again: {}", line.json);
         }

@@ -199,7 +199,8 @@ async fn bytes_that_are_no_http_do_not_harm_the_node() {
     eventually("the node is ready", DEADLINE, async || node.api().is_ready().await).await;
 }
 
-/// Sends bytes as they are, and returns what comes back until the end of the first answer's head or of the connection.
+/// Sends bytes as they are, and returns what comes back until the end of the first answer's head or
+/// of the connection.
 async fn raw(node: &Node, request: &str) -> String {
     let address = node.api().base().trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.unwrap();

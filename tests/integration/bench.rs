@@ -45,7 +45,8 @@ async fn lateness_is_measured_from_outside() {
     )
     .await;
     let spans = report.spans.as_ref().unwrap();
-    // 600 on a machine that does not stand still meanwhile: what it could not send in its time is sent at once then.
+    // 600 on a machine that does not stand still meanwhile: what it could not send in its time is
+    // sent at once then.
     assert!(spans.count > 100, "200 a second for 3 s: {report:?}");
     assert!(report.counts.are_clean() && report.counts.accepted > spans.count, "{:?}", report.counts);
     assert!(report.usage[0].name == "node" && report.usage[0].us_per_task > 0.0, "{:?}", report.usage);

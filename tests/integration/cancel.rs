@@ -38,7 +38,8 @@ async fn verdicts_are_true_while_claims_run() {
     eprintln!("cancelled: {cancelled}, too late: {too_late}");
     assert!(cancelled >= VERDICTS_MIN && too_late >= VERDICTS_MIN, "too one-sided: {cancelled} cancelled, {too_late} too late");
     assert_eq!(count("not_found"), 0, "every task is known");
-    // The ledger fails for a cancelled one that is in Kafka, and for one that was too late and is not.
+    // The ledger fails for a cancelled one that is in Kafka, and for one that was too late and is
+    // not.
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!((findings.cancelled_count, findings.published_count), (cancelled, TASK_COUNT - cancelled));
     assert_eq!(findings.duplicates, NONE);
@@ -50,11 +51,13 @@ async fn verdicts_are_true_while_claims_run() {
     }
 }
 
-/// Cancels, as fast as the nodes answer, always a task that is just about to be claimed or just was; the ids by verdict.
+/// Cancels, as fast as the nodes answer, always a task that is just about to be claimed or just
+/// was; the ids by verdict.
 async fn cancel_around_the_claims(tasks: &[Task], nodes: &[Api], ledger: &Arc<Ledger>) -> HashMap<String, Vec<Uuid>> {
     let left: BTreeSet<(i64, Uuid)> = tasks.iter().map(|task| (task.due_at, task.id)).collect();
     let left = Arc::new(Mutex::new(left));
-    // How long a cancel takes just now: on a busy machine 300 ms and more, and then all that were aimed at the claims would be too late.
+    // How long a cancel takes just now: on a busy machine 300 ms and more, and then all that were
+    // aimed at the claims would be too late.
     let took_ms = Arc::<AtomicI64>::default();
     let cancellers = (0..CANCELLERS).map(|number| {
         let (api, ledger, left) = (nodes[number % nodes.len()].clone(), Arc::clone(ledger), Arc::clone(&left));
@@ -91,8 +94,8 @@ fn take_near(left: &Mutex<BTreeSet<(i64, Uuid)>>, due_at: i64) -> Option<(i64, U
     Some(found)
 }
 
-/// A task that is due just beyond the window when its group is stored has come within it by the commit: it is looked for at once, and with it nothing that
-/// is due later.
+/// A task that is due just beyond the window when its group is stored has come within it by the
+/// commit: it is looked for at once, and with it nothing that is due later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
     let cluster = Cluster::start("neighbours").await;

@@ -13,7 +13,8 @@ use crate::support::{Database, Stack, eventually_some};
 
 const SHARDS: i16 = 64;
 
-/// Tasks with a payload that begins with their id; every third has a key, every fifth a name, and every seventh is a second attempt.
+/// Tasks with a payload that begins with their id; every third has a key, every fifth a name, and
+/// every seventh is a second attempt.
 const STORE: &str = "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
   select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end, uuid_send(id) || $3, case when n % 2 = 0 then uuid_send(id) end,
     case when n % 5 = 0 then id::text end, case when n % 7 = 0 then id end, case when n % 7 = 0 then 2 end
@@ -89,14 +90,15 @@ impl Stage {
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
-    /// Claims what is due in that second and is not of these topics. Such a claim has 200 ms, and is made again when it gave way.
-    async fn claim_beside(&mut self, second: u64, crowd: &[TopicName]) -> (BatchId, Claimed) {
+    /// Claims what is due in that second and is not of these topics. Such a claim has 200 ms, and
+    /// is made again when it gave way.
+    async fn claim_beside(&mut self, second: u64, hotspot: &[TopicName]) -> (BatchId, Claimed) {
         let range = IdRange::of_times(self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
         let owner = NodeId::new(self.now, 0, 1);
-        eventually_some("a claim beside a crowd is answered", Duration::from_secs(30), async || {
+        eventually_some("a claim beside a hotspot is answered", Duration::from_secs(30), async || {
             let batch = BatchId::new(self.now, 0, rand::random());
             let all = Request::of_all(batch, owner, &self.shards, range);
-            let request = Request { left_out: crowd, is_beside_a_crowd: true, ..all };
+            let request = Request { left_out: hotspot, is_beside_a_hotspot: true, ..all };
             match self.claims.claim(Source::Task, request).await {
                 Ok(answer) => Some((batch, answer.claimed)),
                 Err(Error::GaveWay { .. }) => None,
@@ -148,7 +150,7 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn a_claim_beside_a_crowd_takes_what_is_not_of_its_topics_and_nothing_else() {
+async fn a_claim_beside_a_hotspot_takes_what_is_not_of_its_topics_and_nothing_else() {
     let mut stage = Stage::new().await;
     stage.store(0, 6_000, b"filling").await;
     let topics: Vec<TopicName> = (0..4).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
@@ -195,8 +197,8 @@ async fn assert_too_large(stage: &mut Stage, source: Source) {
     assert_eq!(counts, (4_001, 0), "{source:?}");
 }
 
-/// 1,000 payloads of 1 kB: 1,781 pages are mapped for each claim of a session that keeps nothing, 60 for that of one which does. Those are pages of tables
-/// that the session had not seen before.
+/// 1,000 payloads of 1 kB: 1,781 pages are mapped for each claim of a session that keeps nothing,
+/// 60 for that of one which does. Those are pages of tables that the session had not seen before.
 #[tokio::test]
 async fn a_claim_works_in_the_memory_of_the_one_before() {
     const CLAIMS: u64 = 16;

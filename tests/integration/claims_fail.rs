@@ -1,4 +1,5 @@
-//! A node whose claims, or settles, fail does not go on owning shards that others could claim, and says so; a lock that stops everybody's claims is named.
+//! A node whose claims, or settles, fail does not go on owning shards that others could claim, and
+//! says so; a lock that stops everybody's claims is named.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ async fn lacks(node: &Node, what: &str) -> Option<String> {
     (!whys.is_empty()).then(|| whys.join("; "))
 }
 
-/// A node beside another one, each with some of the shards; the first is there as a role of its own, whose sessions can be limited.
+/// A node beside another one, each with some of the shards; the first is there as a role of its
+/// own, whose sessions can be limited.
 struct Limited {
     role: String,
     node: Node,
@@ -110,7 +112,8 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     limited.end(&cluster).await;
 }
 
-/// What it publishes and cannot settle would stay with it until it is full, and be published again should it die.
+/// What it publishes and cannot settle would stay with it until it is full, and be published again
+/// should it die.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_until_it_does() {
     let cluster = Cluster::start("no-settles").await;
@@ -200,7 +203,7 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
     eventually("it is counted", DEADLINE, async || node.api().metric("punctual_in_quarantine_tasks").await == 1.0).await;
     let named: (uuid::Uuid, String) = sqlx::query_as("select id, reason from quarantine").fetch_one(&cluster.sql).await.unwrap();
     assert!(named.0 == poison && named.1.contains("invalid page"), "{named:?}");
-    // Its front goes on meanwhile.
+    // Its watermark goes on meanwhile.
     node.api().submit(&json!({ "topic": topic, "delay": 500, "payload_text": "later" })).await;
     consumer.wait_count(tasks.len(), DEADLINE).await;
 

@@ -9,7 +9,8 @@ use crate::support::{Cluster, eventually};
 /// Less than the minute for which a node would claim nothing.
 const SOON: Duration = Duration::from_secs(30);
 
-/// From now on sessions of the database take the time from a function of its own, which is ahead by the value in a table.
+/// From now on sessions of the database take the time from a function of its own, which is ahead by
+/// the value in a table.
 async fn take_over_the_clock(cluster: &Cluster) {
     let text = format!(
         "create table step (ahead interval not null);

@@ -1,4 +1,5 @@
-//! The command line as a client: many tasks from a file, whatever breaks on the way; and what its exit codes say.
+//! The command line as a client: many tasks from a file, whatever breaks on the way; and what its
+//! exit codes say.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -362,7 +363,8 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         out.lines().map(name).collect()
     };
 
-    // Over several requests, in the order of their due times; and what a list leaves is had by its cursor.
+    // Over several requests, in the order of their due times; and what a list leaves is had by its
+    // cursor.
     let expected: Vec<String> = (0..2_500).map(|n| format!("n{n}")).collect();
     let (out, err) = run(&["list", "--topic", &topic, "--all", "--json"]).await;
     assert_eq!((names(&out), err.as_str()), (expected.clone(), ""));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, Record, TopicName};
-use punctual::kafka::{Fate, Mode};
+use punctual::kafka::{DeliveryOutcome, Mode};
 use serde_json::{Value, json};
 
 use crate::kafka_support::{Edge, Is as _, batch, bootstrap, settings, topic};
@@ -34,13 +34,14 @@ fn record(topic: &TopicName, payload: &[u8]) -> Record {
 }
 
 /// What the broker answers to `payload` in a topic that takes `limit` bytes.
-async fn fate(edge: &mut Edge, payload: &[u8], limit: usize) -> Fate {
+async fn outcome(edge: &mut Edge, payload: &[u8], limit: usize) -> DeliveryOutcome {
     let topic = topic(&bootstrap(), "compressed", 1, &[("max.message.bytes", &limit.to_string())]).await;
     edge.send(&batch(&topic, &[(Some(b"key"), Some(payload), Headers::default())]));
-    edge.fates(1).await.remove(&0).unwrap()
+    edge.outcomes(1).await.remove(&0).unwrap()
 }
 
-/// The size that a submit is judged by is an upper bound, and not far above what the producer makes of the record.
+/// The size that a submit is judged by is an upper bound, and not far above what the producer makes
+/// of the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
     let bootstrap = bootstrap();
@@ -54,11 +55,11 @@ async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
             let small = topic(&bootstrap, "small", 1, &[("max.message.bytes", "1000")]).await;
             let facts = edge.topics.look_up(&small).await.unwrap();
             let size = edge.topics.size(&record(&small, &payload), facts).await;
-            let taken = fate(&mut edge, &payload, size).await;
-            assert!(matches!(taken, Fate::Acknowledged(_)), "{codec} {level} of {what}, {size} bytes: {taken:?}");
+            let taken = outcome(&mut edge, &payload, size).await;
+            assert!(matches!(taken, DeliveryOutcome::Acknowledged(_)), "{codec} {level} of {what}, {size} bytes: {taken:?}");
             // What is smaller than this is headers, most of it.
             let Some(less) = (size * 9 / 10).checked_sub(200) else { continue };
-            let refused = fate(&mut edge, &payload, less).await;
+            let refused = outcome(&mut edge, &payload, less).await;
             assert!(refused.is(Failure::RefusedForGood), "{codec} {level} of {what} in {less} bytes: {refused:?}");
         }
     }

@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::support::proxy::{Proxy, Target};
 use crate::support::{Cluster, Wishes, now_ms};
 
-/// How long Postgres's answers take on their way back: a node's lower bound of the clock is behind by as much.
+/// How long Postgres's answers take on their way back: a node's lower bound of the clock is behind
+/// by as much.
 const WAY_BACK: Duration = Duration::from_millis(60);
 const DELAY_MS: i64 = 400;
 

@@ -1,4 +1,5 @@
-//! What was answered is on the disk: whatever the database or the role says of `synchronous_commit`.
+//! What was answered is on the disk: whatever the database or the role says of
+//! `synchronous_commit`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +33,8 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
-    // A claim on insert, one of the front, a far task, a name and its replacement, a cancel of one and of many.
+    // A claim on insert, one of the watermark, a far task, a name and its replacement, a cancel of
+    // one and of many.
     for delay in ["0ms", "1500ms", "8760h", "1h", "2h"] {
         let task = api.submit(&json!({ "topic": topic, "delay": delay, "payload_text": "x" })).await;
         if delay == "1h" {

@@ -23,7 +23,8 @@ async fn enable_authentication(cluster: &Cluster) {
     client.auth_enable().await.unwrap();
 }
 
-/// Its key is in etcd and it hears of the others' keys. The others may see its key before etcd has answered it.
+/// Its key is in etcd and it hears of the others' keys. The others may see its key before etcd has
+/// answered it.
 async fn is_logged_in(node: &Node) -> bool {
     let api = node.api();
     api.metric("punctual_etcd_session_up").await == 1.0 && api.metric("punctual_etcd_watch_up").await == 1.0

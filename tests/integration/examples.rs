@@ -11,7 +11,8 @@ use tokio::process::Command;
 
 use crate::support::{Cluster, Node, Record};
 
-/// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new consumer group.
+/// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new
+/// consumer group.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn root() -> &'static Path {
@@ -55,7 +56,8 @@ fn documented(name: &str) -> String {
     from.split_once("```").unwrap().0.to_owned()
 }
 
-/// Runs a program of the examples to its end, which must be a good one, and returns what it printed.
+/// Runs a program of the examples to its end, which must be a good one, and returns what it
+/// printed.
 async fn output(cluster: &Cluster, node: &Node, topic: &str, program: &[String], arguments: &[&str]) -> String {
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);

@@ -1,7 +1,10 @@
-//! The hazards that shaped the statements, each staged with two connections: what goes wrong when a rule is left out, and that it does not with the rule.
+//! The hazards that shaped the statements, each staged with two connections: what goes wrong when a
+//! rule is left out, and that it does not with the rule.
 //!
-//! "With the rule" is the product's own code. "Without" is the product's own statement, read from its source by its name, with the rule cut out of it; or,
-//! where the rule is an order of steps, the steps in the other order. So a rule whose reason has gone fails here as well as one that was lost.
+//! "With the rule" is the product's own code. "Without" is the product's own statement, read from
+//! its source by its name, with the rule cut out of it; or, where the rule is an order of steps,
+//! the steps in the other order. So a rule whose reason has gone fails here as well as one that was
+//! lost.
 
 mod cancels;
 mod locks;
@@ -99,7 +102,8 @@ impl Stage {
         eventually("they wait for a lock", PATIENCE, async || self.number(BLOCKED).await == count).await;
     }
 
-    /// Has the holder go on when so many wait for a lock; false when that took longer than they wait, so that nothing can be said.
+    /// Has the holder go on when so many wait for a lock; false when that took longer than they
+    /// wait, so that nothing can be said.
     async fn release(&mut self, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
         self.release_within(STAGED_WITHIN, count, holder, statement).await
     }
@@ -141,7 +145,8 @@ async fn number(connection: &mut PgConnection, query: &str) -> i64 {
     query.fetch_one(connection).await.unwrap()
 }
 
-/// Runs a statement in the background, over a connection of its own: it is expected to wait for somebody.
+/// Runs a statement in the background, over a connection of its own: it is expected to wait for
+/// somebody.
 fn in_background(mut connection: PgConnection, statement: String) -> JoinHandle<Result<u64, sqlx::Error>> {
     tokio::spawn(async move {
         let outcome = try_run(&mut connection, &statement).await;

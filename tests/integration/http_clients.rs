@@ -1,4 +1,5 @@
-//! Usual clients of HTTP read an answer that did not wait for their body, whatever its size, and go on with the next request.
+//! Usual clients of HTTP read an answer that did not wait for their body, whatever its size, and go
+//! on with the next request.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

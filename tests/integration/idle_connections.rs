@@ -1,4 +1,5 @@
-//! Postgres closes sessions that nobody uses just then: in a restart, a fail-over, at an operator's word. The next call is not the one that finds out.
+//! Postgres closes sessions that nobody uses just then: in a restart, a fail-over, at an operator's
+//! word. The next call is not the one that finds out.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The REST API and its own document: what it says works when it is pasted, schemathesis finds nothing that contradicts it, and afterwards the tables hold
-//! exactly what was answered.
+//! The REST API and its own document: what it says works when it is pasted, schemathesis finds
+//! nothing that contradicts it, and afterwards the tables hold exactly what was answered.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -80,7 +80,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interface")
 }
 
-/// Makes dead letters: records that their topic takes when they are submitted, and does not take any more when they are due. It takes them again afterwards.
+/// Makes dead letters: records that their topic takes when they are submitted, and does not take
+/// any more when they are due. It takes them again afterwards.
 async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: &mut Oracle) -> Vec<String> {
     let task = json!({ "topic": topic, "delay": "2s", "payload_text": "x".repeat(5000) });
     let body = json!({ "tasks": vec![task; DEAD_COUNT] }).to_string();
@@ -136,7 +137,8 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     let node = cluster.node().await;
     let record = cluster.folder().join("record.jsonl");
     let mut oracle = Oracle::default();
-    // Of a topic that schemathesis does not know: else one request for many would put all of them back.
+    // Of a topic that schemathesis does not know: else one request for many would put all of them
+    // back.
     let spared = cluster.topic("spared").await;
     let dead = make_dead_letters(&cluster, &node, &spared, &mut oracle).await;
     let before = answered(&node).await;
@@ -151,7 +153,8 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());
     let mut during = answered(&node).await;
     before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
-    // It begins with the question whether odd characters in a path are borne, and does not tell its hooks.
+    // It begins with the question whether odd characters in a path are borne, and does not tell its
+    // hooks.
     *during.get_mut(&404).unwrap() -= 1;
     during.retain(|_, count| *count > 0);
     assert_eq!(during, of_record(&calls), "what the node has answered is what was recorded, by status");

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
-use punctual::kafka::{Failed, Fate, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
+use punctual::kafka::{Failed, DeliveryOutcome, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
-    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, fates, plain_batch, producer, settings, stamp, task_id, topic,
+    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer, settings, stamp, task_id, topic,
 };
 use crate::support::eventually;
 
@@ -36,11 +36,11 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await, 1);
     edge.send(&batch);
-    let fates = edge.fates(records.len()).await;
+    let outcomes = edge.outcomes(records.len()).await;
     let read = consume(&bootstrap, &topic, 3, records.len()).await;
 
     for (ticket, (key, payload, own)) in records.iter().enumerate() {
-        let Fate::Acknowledged(receipt) = fates[&ticket] else { panic!("{:?}", fates[&ticket]) };
+        let DeliveryOutcome::Acknowledged(receipt) = outcomes[&ticket] else { panic!("{:?}", outcomes[&ticket]) };
         let here = |message: &&rdkafka::message::OwnedMessage| {
             (message.partition(), message.offset()) == (receipt.partition, receipt.offset)
         };
@@ -56,15 +56,15 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
         expected.push(("punctual-due-at".to_owned(), Some(b"1700000000000".to_vec())));
         assert_eq!(found, expected);
     }
-    assert_eq!(fates[&0].partition(), fates[&1].partition(), "records of one key share a partition");
-    assert!(edge.text().contains("punctual_kafka_reports_total{fate=\"acknowledged\"} 5"), "{}", edge.text());
+    assert_eq!(outcomes[&0].partition(), outcomes[&1].partition(), "records of one key share a partition");
+    assert!(edge.text().contains("punctual_kafka_reports_total{outcome=\"acknowledged\"} 5"), "{}", edge.text());
 }
 
 trait Partition {
     fn partition(&self) -> Option<i32>;
 }
 
-impl Partition for Fate {
+impl Partition for DeliveryOutcome {
     fn partition(&self) -> Option<i32> {
         match self {
             Self::Acknowledged(receipt) => Some(receipt.partition),
@@ -79,7 +79,7 @@ async fn without_append_time_a_record_is_published_when_its_acknowledgement_come
     let topic = topic(&bootstrap, "edge-create-time", 1, &[]).await;
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     edge.send(&plain_batch(&topic, 1, 10));
-    let Fate::Acknowledged(receipt) = edge.fates(1).await[&0] else { panic!("not acknowledged") };
+    let DeliveryOutcome::Acknowledged(receipt) = edge.outcomes(1).await[&0] else { panic!("not acknowledged") };
     assert_eq!((receipt.partition, receipt.offset, receipt.published_at), (0, 0, NOW));
 }
 
@@ -90,13 +90,14 @@ async fn a_record_has_the_time_that_it_was_given_and_one_that_a_broker_refuses_c
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     let (batch, given) = (plain_batch(&topic, 1, 10), stamp());
     edge.producer.send(0, topic.as_str(), &batch.task(0), given).unwrap();
-    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     let read = consume(&bootstrap, &topic, 1, 1).await;
     assert_eq!(read[0].timestamp(), RecordTime::CreateTime(given.as_millis()));
-    // A broker takes an hour at the most: the clock of Postgres and its own are apart, and the task is not to blame.
+    // A broker takes an hour at the most: the clock of Postgres and its own are apart, and the task
+    // is not to blame.
     edge.producer.send(1, topic.as_str(), &batch.task(0), given.plus(Duration::from_secs(3 * 3600))).unwrap();
-    let fate = edge.fates(1).await[&1];
-    assert!(fate.is(Failure::Unavailable), "{fate:?}");
+    let outcome = edge.outcomes(1).await[&1];
+    assert!(outcome.is(Failure::Unavailable), "{outcome:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,8 +107,8 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     assert_eq!(edge.topics.look_up(&nowhere).await, Err(LookUpError::Unknown));
     edge.send(&plain_batch(&nowhere, 2, 10));
-    for fate in edge.fates(2).await.values() {
-        assert!(fate.is(Failure::Unavailable) && !fate.is_maybe_sent(), "{fate:?}");
+    for outcome in edge.outcomes(2).await.values() {
+        assert!(outcome.is(Failure::Unavailable) && !outcome.is_maybe_sent(), "{outcome:?}");
     }
     // Once the producer knows, it says so at once.
     let batch = plain_batch(&nowhere, 1, 10);
@@ -122,7 +123,7 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     edge.topics.ask(&nowhere).await.unwrap();
     assert_eq!(edge.producer.preload(vec![nowhere.clone()], Duration::from_secs(5)).await, 1);
     edge.send(&batch);
-    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,8 +136,8 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     let mut edge = Edge::new(&settings, Mode::Together);
     edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(30)).await;
     edge.send(&plain_batch(&narrow, 50, 500));
-    let together = edge.fates(50).await;
-    assert!(together.values().all(|fate| fate.is(Failure::BatchRefused)), "{together:?}");
+    let together = edge.outcomes(50).await;
+    assert!(together.values().all(|outcome| outcome.is(Failure::BatchRefused)), "{together:?}");
 
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
     let small = plain_batch(&narrow, 50, 500);
@@ -145,19 +146,19 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     }
     let large = plain_batch(&narrow, 1, 3000);
     alone.send(50, narrow.as_str(), &large.task(0), stamp()).unwrap();
-    let alone_fates = fates(&mut reports, 51).await;
-    for (ticket, fate) in &alone_fates {
-        let is_expected = if *ticket == 50 { fate.is(Failure::RefusedForGood) } else { matches!(fate, Fate::Acknowledged(_)) };
-        assert!(is_expected, "{ticket}: {fate:?}");
+    let alone_outcomes = outcomes(&mut reports, 51).await;
+    for (ticket, outcome) in &alone_outcomes {
+        let is_expected = if *ticket == 50 { outcome.is(Failure::RefusedForGood) } else { matches!(outcome, DeliveryOutcome::Acknowledged(_)) };
+        assert!(is_expected, "{ticket}: {outcome:?}");
     }
 
     // Both producers live on, on this topic and on others; a large record goes where it is welcome.
     edge.send(&plain_batch(&narrow, 1, 500));
-    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     edge.send(&plain_batch(&wide, 3, 5_000_000));
-    assert!(edge.fates(3).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
+    assert!(edge.outcomes(3).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))));
     alone.send(0, narrow.as_str(), &small.task(0), stamp()).unwrap();
-    assert!(matches!(fates(&mut reports, 1).await[&0], Fate::Acknowledged(_)));
+    assert!(matches!(outcomes(&mut reports, 1).await[&0], DeliveryOutcome::Acknowledged(_)));
     assert_eq!((edge.producer.fatal(), alone.fatal()), (None, None));
     assert_eq!(consume(&bootstrap, &narrow, 1, 52).await.len(), 52);
     alone.close().await;
@@ -174,15 +175,15 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
     let keyless = (None, Some(b"v".as_slice()), Headers::default());
     let records = batch(&compacted, &[keyed.clone(), keyless, keyed]);
     edge.send(&records);
-    let together = edge.fates(3).await;
-    assert!(together.values().all(|fate| fate.is(Failure::BatchRefused)), "{together:?}");
+    let together = edge.outcomes(3).await;
+    assert!(together.values().all(|outcome| outcome.is(Failure::BatchRefused)), "{together:?}");
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
     for (ticket, task) in records.tasks().enumerate() {
         alone.send(ticket, compacted.as_str(), &task, stamp()).unwrap();
     }
-    let fates = fates(&mut reports, 3).await;
-    assert!(matches!(fates[&0], Fate::Acknowledged(_)) && matches!(fates[&2], Fate::Acknowledged(_)), "{fates:?}");
-    assert!(fates[&1].is(Failure::RefusedForGood), "{fates:?}");
+    let outcomes = outcomes(&mut reports, 3).await;
+    assert!(matches!(outcomes[&0], DeliveryOutcome::Acknowledged(_)) && matches!(outcomes[&2], DeliveryOutcome::Acknowledged(_)), "{outcomes:?}");
+    assert!(outcomes[&1].is(Failure::RefusedForGood), "{outcomes:?}");
     alone.close().await;
 }
 
@@ -195,13 +196,13 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     let batch = plain_batch(&topic, 20_000, 500);
     edge.send(&batch);
     edge.producer.purge();
-    let fates = edge.fates(20_000).await;
-    let unknown_count = fates.values().filter(|fate| fate.is(Failure::Unknown)).count();
-    let acknowledged_count = fates.values().filter(|fate| matches!(fate, Fate::Acknowledged(_))).count();
+    let outcomes = edge.outcomes(20_000).await;
+    let unknown_count = outcomes.values().filter(|outcome| outcome.is(Failure::Unknown)).count();
+    let acknowledged_count = outcomes.values().filter(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))).count();
     assert_eq!(unknown_count + acknowledged_count, 20_000, "records with a partition are never known not to be sent");
     assert!(unknown_count > 0);
     edge.send(&plain_batch(&topic, 100, 10));
-    assert!(edge.fates(100).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_))));
+    assert!(edge.outcomes(100).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))));
     assert_eq!(edge.producer.fatal(), None);
 }
 
@@ -232,11 +233,11 @@ async fn a_full_queue_is_told_and_takes_records_again() {
     edge.send(&plain_batch(&topic, 10, 10));
     let batch = plain_batch(&topic, 1, 10);
     assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0), stamp()), Err(SendError::Full));
-    assert_eq!(edge.fates(10).await.len(), 10);
+    assert_eq!(edge.outcomes(10).await.len(), 10);
     // The last report comes a moment before its record leaves the queue.
     eventually("the queue is empty", Duration::from_secs(10), async || edge.producer.in_flight() == 0).await;
     edge.send(&batch);
-    assert!(matches!(edge.fates(1).await[&0], Fate::Acknowledged(_)));
+    assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     assert!(edge.text().contains("punctual_kafka_queue_full_total 1"), "{}", edge.text());
 }
 

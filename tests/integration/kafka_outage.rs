@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use punctual::clock;
 use punctual::domain::{Batch, Failure, TopicName};
-use punctual::kafka::{Contact, Fate, LookUpError, Mode, Settings};
+use punctual::kafka::{Contact, DeliveryOutcome, LookUpError, Mode, Settings};
 
 use crate::kafka_support::{Edge, Is as _, plain_batch, settings, topic};
 use crate::support::eventually;
@@ -44,26 +44,28 @@ impl Drop for Stack {
 
 async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
     edge.send(&plain_batch(topic, count, 100));
-    let fates = edge.fates(count).await;
-    assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+    let outcomes = edge.outcomes(count).await;
+    assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
 }
 
-/// A broker that is just starting may lead librdkafka astray for good (its issues 5301 and 5430). A node then makes a new producer, and hands over again what
-/// the old one did not get through (`Publisher::mend`, `Publisher::check`); so does this.
+/// A broker that is just starting may lead librdkafka astray for good (its issues 5301 and 5430). A
+/// node then makes a new producer, and hands over again what the old one did not get through
+/// (`Publisher::mend`, `Publisher::check`); so does this.
 async fn arrives(edge: &mut Edge, settings: &Settings, batch: &Batch) {
-    let fates = edge.fates(batch.len()).await;
-    if !fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))) {
+    let outcomes = edge.outcomes(batch.len()).await;
+    if !outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))) {
         eprintln!("led astray: is_stuck {}", edge.producer.is_stuck());
         edge.renew(settings, Mode::Together);
         edge.send(batch);
-        let fates = edge.fates(batch.len()).await;
-        assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+        let outcomes = edge.outcomes(batch.len()).await;
+        assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
     }
 }
 
 /// A client that nobody answers is made anew after 10 s (decision 0014).
 const BACK_MAX: Duration = Duration::from_secs(60);
-/// 2 s are promised, of a machine that does not stand still; a client that nobody answers would be made anew after 10 s.
+/// 2 s are promised, of a machine that does not stand still; a client that nobody answers would be
+/// made anew after 10 s.
 const NOTICED_MAX: Duration = Duration::from_secs(8);
 
 async fn held(contact: &Contact, deadline: Duration) -> Duration {
@@ -107,13 +109,15 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     let acknowledged = clock::monotonic().since(started_at);
     tracing::info!(?noticed, ?returned, ?acknowledged, "a crash");
 
-    // It stops in good order, and is away for longer than the publish deadline. What the producer keeps meanwhile arrives.
+    // It stops in good order, and is away for longer than the publish deadline. What the producer
+    // keeps meanwhile arrives.
     let brief = Settings { publish_deadline: Duration::from_secs(2), ..settings(&bootstrap, &[]) };
     let mut impatient = Edge::new(&brief, Mode::Together);
-    // That the broker takes its first records within two seconds is more than a busy machine can promise.
+    // That the broker takes its first records within two seconds is more than a busy machine can
+    // promise.
     eventually("it publishes", BACK_MAX, async || {
         impatient.send(&plain_batch(&topic, 10, 100));
-        impatient.fates(10).await.values().all(|fate| matches!(fate, Fate::Acknowledged(_)))
+        impatient.outcomes(10).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
     })
     .await;
     stack.run(&["stop", "kafka"]);
@@ -121,9 +125,9 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     impatient.send(&plain_batch(&topic, 10, 100));
     // It is the node's to take back what has waited for too long.
     impatient.producer.purge_queue();
-    let fates = impatient.fates(10).await;
-    let is_taken_back = |fate: &Fate| matches!(fate, Fate::Failed(failed) if failed.is_taken_back());
-    assert!(fates.values().all(|fate| fate.is(Failure::Unknown) && is_taken_back(fate)), "{fates:?}");
+    let outcomes = impatient.outcomes(10).await;
+    let is_taken_back = |outcome: &DeliveryOutcome| matches!(outcome, DeliveryOutcome::Failed(failed) if failed.is_taken_back());
+    assert!(outcomes.values().all(|outcome| outcome.is(Failure::Unknown) && is_taken_back(outcome)), "{outcomes:?}");
     let kept = plain_batch(&topic, 10, 100);
     impatient.send(&kept);
     stack.run(&["start", "kafka"]);

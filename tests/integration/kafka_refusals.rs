@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use punctual::domain::{Failure, TopicName};
-use punctual::kafka::{Failed, Fate, Mode, SendError};
+use punctual::kafka::{Failed, DeliveryOutcome, Mode, SendError};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -28,8 +28,8 @@ async fn a_topic_that_we_may_not_write_to_condemns_no_record_at_once() {
     mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
     // One: once that is known, the next would be refused where it is handed over.
     edge.send(&plain_batch(&topic, 1, 10));
-    let fates = edge.fates(1).await;
-    assert!(fates.values().all(|fate| fate.is(Failure::Forbidden) && !fate.is_maybe_sent()), "{fates:?}");
+    let outcomes = edge.outcomes(1).await;
+    assert!(outcomes.values().all(|outcome| outcome.is(Failure::Forbidden) && !outcome.is_maybe_sent()), "{outcomes:?}");
     assert_eq!(edge.producer.fatal(), None);
 }
 
@@ -49,8 +49,8 @@ async fn what_a_broker_cannot_take_at_present_is_tried_until_it_can() {
         ],
     );
     edge.send(&plain_batch(&topic, 3, 10));
-    let fates = edge.fates(3).await;
-    assert!(fates.values().all(|fate| matches!(fate, Fate::Acknowledged(_))), "{fates:?}");
+    let outcomes = edge.outcomes(3).await;
+    assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,8 +62,8 @@ async fn a_producer_that_may_not_be_idempotent_is_finished_and_its_records_are_n
     let batch = plain_batch(&topic, 1, 10);
     match edge.producer.send(0, topic.as_str(), &batch.task(0), stamp()) {
         Ok(()) => {
-            let fate = edge.fates(1).await[&0];
-            assert!(!matches!(fate, Fate::Acknowledged(_)) && !fate.is(Failure::RefusedForGood), "{fate:?}");
+            let outcome = edge.outcomes(1).await[&0];
+            assert!(!matches!(outcome, DeliveryOutcome::Acknowledged(_)) && !outcome.is(Failure::RefusedForGood), "{outcome:?}");
         }
         Err(error) => assert!(matches!(error, SendError::Failed(Failed { failure: Failure::NotSent, .. })), "{error:?}"),
     }

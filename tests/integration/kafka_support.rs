@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::encoding::text::encode;
 use punctual::domain::batch::TaskParts;
 use punctual::domain::{Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName};
-use punctual::kafka::{Fate, Hooks, Metrics, Mode, Producer, Report, Settings, Topics};
+use punctual::kafka::{DeliveryOutcome, Hooks, Metrics, Mode, Producer, DeliveryReport, Settings, Topics};
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
@@ -28,7 +28,8 @@ pub type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, Headers);
 pub const NOW: Timestamp = Timestamp::from_micros(1_234_567_000);
 pub const REPORT_DEADLINE: Duration = Duration::from_secs(40);
 
-/// The time of the records that tests send: not this machine's, but one that no broker refuses or deletes for its age.
+/// The time of the records that tests send: not this machine's, but one that no broker refuses or
+/// deletes for its age.
 pub fn stamp() -> Timestamp {
     punctual::clock::wall().minus(Duration::from_secs(3600))
 }
@@ -39,7 +40,7 @@ pub trait Is {
     fn is_maybe_sent(&self) -> bool;
 }
 
-impl Is for Fate {
+impl Is for DeliveryOutcome {
     fn is(&self, failure: Failure) -> bool {
         matches!(self, Self::Failed(failed) if failed.failure == failure)
     }
@@ -55,7 +56,7 @@ pub struct Edge {
     pub producer: Arc<Producer>,
     pub registry: Registry,
     pub metrics: Metrics,
-    reports: Receiver<Report>,
+    reports: Receiver<DeliveryReport>,
 }
 
 pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> Settings {
@@ -85,21 +86,22 @@ impl Edge {
         Self { topics, producer: Arc::new(producer), registry, metrics, reports }
     }
 
-    /// Another producer in the place of this one, as a node makes it of one that librdkafka has led astray.
+    /// Another producer in the place of this one, as a node makes it of one that librdkafka has led
+    /// astray.
     pub fn renew(&mut self, settings: &Settings, mode: Mode) {
         let (producer, reports) = producer(settings, mode, &self.topics, &self.metrics);
         (self.producer, self.reports) = (Arc::new(producer), reports);
     }
 
     pub fn send(&self, batch: &Batch) {
-        for (ticket, task) in batch.tasks().enumerate() {
+        for (correlation_id, task) in batch.tasks().enumerate() {
             let topic = batch.topics()[usize::from(task.topic)].as_str();
-            assert_eq!(self.producer.send(ticket, topic, &task, stamp()), Ok(()));
+            assert_eq!(self.producer.send(correlation_id, topic, &task, stamp()), Ok(()));
         }
     }
 
-    pub async fn fates(&mut self, count: usize) -> HashMap<usize, Fate> {
-        fates(&mut self.reports, count).await
+    pub async fn outcomes(&mut self, count: usize) -> HashMap<usize, DeliveryOutcome> {
+        outcomes(&mut self.reports, count).await
     }
 
     /// All metrics, as Prometheus would read them.
@@ -110,24 +112,24 @@ impl Edge {
     }
 }
 
-pub fn producer(settings: &Settings, mode: Mode, topics: &Topics, metrics: &Metrics) -> (Producer, Receiver<Report>) {
+pub fn producer(settings: &Settings, mode: Mode, topics: &Topics, metrics: &Metrics) -> (Producer, Receiver<DeliveryReport>) {
     let (sender, reports) = channel(200_000);
     let hooks = Hooks::new(move |report| sender.try_send(report).unwrap(), || NOW);
     (Producer::new(settings, mode, topics.contact(), metrics.clone(), hooks).unwrap(), reports)
 }
 
-/// The fates of `count` tickets, each of which must be reported once.
-pub async fn fates(reports: &mut Receiver<Report>, count: usize) -> HashMap<usize, Fate> {
-    let mut fates = HashMap::new();
+/// The outcomes of `count` tickets, each of which must be reported once.
+pub async fn outcomes(reports: &mut Receiver<DeliveryReport>, count: usize) -> HashMap<usize, DeliveryOutcome> {
+    let mut outcomes = HashMap::new();
     let all = async {
-        while fates.len() < count {
+        while outcomes.len() < count {
             let report = reports.recv().await.unwrap();
-            assert_eq!(fates.insert(report.ticket, report.fate), None, "ticket {} was reported twice", report.ticket);
+            assert_eq!(outcomes.insert(report.correlation_id, report.outcome), None, "correlation_id {} was reported twice", report.correlation_id);
         }
     };
     let is_complete = tokio::time::timeout(REPORT_DEADLINE, all).await.is_ok();
-    assert!(is_complete, "{} of {count} were reported", fates.len());
-    fates
+    assert!(is_complete, "{} of {count} were reported", outcomes.len());
+    outcomes
 }
 
 /// A new topic with a name of its own.

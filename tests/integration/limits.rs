@@ -1,4 +1,5 @@
-//! The limits of the API on the real program: each is told and counted, slow callers are cut off, and what a request carries goes all the way.
+//! The limits of the API on the real program: each is told and counted, slow callers are cut off,
+//! and what a request carries goes all the way.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -126,7 +127,8 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     let deadlines = ["--header-timeout", "1s", "--idle-timeout", "5s", "--request-timeout", "2s", "--answer-timeout", "1s"];
     let node = cluster.node_with(&deadlines).await;
     let large = json!({"topic": topic, "delay": "1h", "payload_text": "x".repeat(900_000)});
-    // Within two seconds, also on a machine that is slow at first: what was stored twice does no harm.
+    // Within two seconds, also on a machine that is slow at first: what was stored twice does no
+    // harm.
     let id = eventually_some("a large task is stored", DEADLINE, async || {
         let answer = node.api().post("/v1/tasks", large.to_string()).await;
         (answer.status == 201).then(|| answer.json()["id"].as_str().unwrap().to_owned())
@@ -142,7 +144,8 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     assert_eq!(rest_of(&mut nothing).await, "");
     assert_eq!(rest_of(&mut half_header).await, "");
     assert!(rest_of(&mut half_body).await.starts_with("HTTP/1.1 408 "));
-    // Asked for again and again, so that the connection which that needs is never idle for long itself.
+    // Asked for again and again, so that the connection which that needs is never idle for long
+    // itself.
     for (line, least) in [
         (r#"punctual_api_cut_off_total{deadline="header"}"#, 2),
         (r#"punctual_api_cut_off_total{deadline="idle"}"#, 1),

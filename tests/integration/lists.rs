@@ -87,7 +87,8 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
     assert!(moved > 500 && cancelled > 20, "{moved} moved, {cancelled} cancelled");
 }
 
-/// Makes leaf after leaf beyond the last, and moves the far tasks there, as the upkeep does; in small pieces.
+/// Makes leaf after leaf beyond the last, and moves the far tasks there, as the maintenance does;
+/// in small pieces.
 async fn move_far_tasks(url: String) -> u64 {
     let settings = Settings::new(&url).unwrap();
     let rules = Rules::new(&ClusterSettings { horizon: Duration::from_secs(7200), ..ClusterSettings::DEFAULT });
@@ -239,17 +240,18 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     );
 }
 
-/// Of the ids of one millisecond the order is that of the shards: a merge over the shards would complete a sixteenth of each look.
+/// Of the ids of one millisecond the order is that of the shards: a merge over the shards would
+/// complete a sixteenth of each look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_one_millisecond_is_looked_through_once_and_left_behind() {
-    const CROWD: i64 = 30_000;
-    let cluster = Cluster::start("crowded").await;
-    let (crowd, beside) = (cluster.topic("crowd").await, cluster.topic("beside").await);
+async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
+    const HOTSPOT: i64 = 30_000;
+    let cluster = Cluster::start("hot").await;
+    let (hotspot, beside) = (cluster.topic("hotspot").await, cluster.topic("beside").await);
     let node = cluster.node().await;
     let due = now_ms() / 1000 * 1000 + 40 * MINUTE_MS;
     // Most of it in a leaf; a part is still in the far table.
     for (table, topic, count, due) in
-        [("task", &crowd, CROWD, due), ("task_far", &crowd, 500, due), ("task", &beside, 20, due), ("task", &beside, 3, due + 1)]
+        [("task", &hotspot, HOTSPOT, due), ("task_far", &hotspot, 500, due), ("task", &beside, 20, due), ("task", &beside, 3, due + 1)]
     {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
@@ -264,16 +266,16 @@ async fn a_crowd_of_one_millisecond_is_looked_through_once_and_left_behind() {
     assert!(found.len() == 23 && found.is_sorted(), "{found:?}");
     let of_few = looked().await;
     let all = ids(&read_all(node.api(), "/v1/tasks?", 1000).await);
-    assert_eq!(all.len(), usize::try_from(CROWD + 523).unwrap());
+    assert_eq!(all.len(), usize::try_from(HOTSPOT + 523).unwrap());
     assert!(all.is_sorted_by(|one, next| one < next), "in order, and none of them twice");
     let of_all = looked().await - of_few;
-    eprintln!("looked at {of_few} rows for a few of {CROWD}, at {of_all} for all");
-    assert!(of_few < 3.0 * CROWD as f64 && of_all < 4.0 * CROWD as f64, "{of_few}, {of_all}");
+    eprintln!("looked at {of_few} rows for a few of {HOTSPOT}, at {of_all} for all");
+    assert!(of_few < 3.0 * HOTSPOT as f64 && of_all < 4.0 * HOTSPOT as f64, "{of_few}, {of_all}");
     let counted = cancel_many(node.api(), &json!({ "topic": beside, "dry_run": true })).await;
     assert_eq!(counted, (23, false));
     assert_eq!(cancel_many(node.api(), &json!({ "topic": beside })).await, (23, false));
     // More than a call takes: it goes on where it has ended, within the millisecond.
-    let (mut body, mut count) = (json!({ "topic": crowd, "dry_run": true }), 0);
+    let (mut body, mut count) = (json!({ "topic": hotspot, "dry_run": true }), 0);
     loop {
         let answer = node.api().post("/v1/tasks/cancel", body.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
@@ -285,7 +287,7 @@ async fn a_crowd_of_one_millisecond_is_looked_through_once_and_left_behind() {
         assert!(answer["searched_to"].is_string(), "{answer}");
         body["cursor"] = answer["cursor"].clone();
     }
-    assert_eq!(count, CROWD + 500, "each of them once");
+    assert_eq!(count, HOTSPOT + 500, "each of them once");
     let foreign = json!({ "topic": beside, "cursor": body["cursor"] });
     assert_eq!(node.api().post("/v1/tasks/cancel", foreign.to_string()).await.status, 400, "the cursor of other filters");
 }

@@ -1,4 +1,5 @@
-//! The promises, shown on the real program with a real Postgres, Kafka and etcd. Each test has a cluster of its own, so they run in parallel.
+//! The promises, shown on the real program with a real Postgres, Kafka and etcd. Each test has a
+//! cluster of its own, so they run in parallel.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,7 +38,7 @@ mod kafka_edge;
 mod kafka_outage;
 mod kafka_refusals;
 mod kafka_support;
-mod kill_points;
+mod failpoints;
 mod large;
 mod leaves;
 mod limits;

@@ -283,7 +283,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         ("punctual_lateness_seconds_count", 2.0),
         ("punctual_tasks_dead_total", 0.0),
         ("punctual_tasks_deferred_total", 0.0),
-        ("punctual_parked_topics", 0.0),
+        ("punctual_unavailable_topics", 0.0),
         ("punctual_ready", 1.0),
         ("punctual_kafka_contact", 1.0),
         ("punctual_members", 1.0),
@@ -334,8 +334,8 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     assert!(missing.is_empty(), "no metric for {missing:?} among {described:#?}");
 }
 
-/// That each metric in the rules for alarms is one that the node has, and each rule has its line in the manual of
-/// whoever is woken by it.
+/// That each metric in the rules for alarms is one that the node has, and each rule has its line in
+/// the manual of whoever is woken by it.
 fn alarms_name_what_there_is(described: &[&str]) {
     let rules = include_str!("../../docs/alerts.yml");
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use punctual::clock;
 use punctual::engine::liveness::broker::BrokerContact;
-use punctual::node::messages::Lack;
+use punctual::node::messages::Requirement;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::proxy::{Proxy, Target};
 use crate::support::{Stack, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
-/// Of those who are timed: a disk that stands still for half a TTL makes a node be observed anew, and that is no fault.
+/// Of those who are timed: a disk that stands still for half a TTL makes a node be observed anew,
+/// and that is no fault.
 const LONG_TTL: Duration = Duration::from_secs(9);
 const SOON: Duration = Duration::from_secs(90);
 
@@ -119,7 +120,7 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(!trust.holds(0));
     assert_eq!(second.bulletin().mine.len(), 32, "it cannot know, and does no harm");
-    assert_eq!(second.bulletin().missing[0].what, Lack::Postgres);
+    assert_eq!(second.bulletin().missing[0].what, Requirement::Postgres);
     proxy.open().await;
     let generation = tokio::time::timeout(SOON, trust.regained()).await.unwrap();
     assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));
@@ -147,7 +148,8 @@ async fn a_node_whose_claim_loop_stands_still_stops_beating_and_is_replaced() {
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.progress.tick(0);
-    // Fifteen seconds until it counts as wedged, a TTL until its session ends. Did it not end it, it would be three TTL.
+    // Fifteen seconds until it counts as wedged, a TTL until its session ends. Did it not end it,
+    // it would be three TTL.
     first.wait_for_shards(64, Duration::from_secs(15) + LONG_TTL * 2).await;
     assert_eq!(standing_of(&first, &second), "dead");
     second.progress.tick(0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::etcd::State;
-use punctual::node::messages::Lack;
+use punctual::node::messages::Requirement;
 
 use crate::membership_support::{Cluster, Node};
 use crate::support::{OwnStack, eventually};
@@ -38,7 +38,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]));
     eventually("only etcd is missing", SOON, async || {
-        nodes[0].bulletin().missing.iter().map(|missing| missing.what).eq([Lack::Etcd])
+        nodes[0].bulletin().missing.iter().map(|missing| missing.what).eq([Requirement::Etcd])
     })
     .await;
     let trust = nodes[0].membership.trust();

@@ -1,4 +1,5 @@
-//! Names: each cell of the table in docs/names.md, and what must not happen when many clients replace and cancel the same names.
+//! Names: each cell of the table in docs/names.md, and what must not happen when many clients
+//! replace and cancel the same names.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
 use punctual::postgres;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;
@@ -175,7 +176,8 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     let topic = cluster.topic("orders").await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
-    // Due at once, soon, beyond the window and far; each name three times, and tasks without a name between them.
+    // Due at once, soon, beyond the window and far; each name three times, and tasks without a name
+    // between them.
     let delays = [0, 100, 1500, 20_000_000];
     let task = |number: usize| json!({ "topic": topic, "delay": delays[number % 4], "payload_text": number.to_string(), "name": format!("n{number}") });
     let named: Vec<Value> = (0..400).map(task).collect();
@@ -223,7 +225,7 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending() {
-    // With short leaves the upkeep comes round every few seconds.
+    // With short leaves the maintenance comes round every few seconds.
     let cluster = Cluster::with("free-names", Wishes { leaf: "2s", horizon: "60s", ..Wishes::default() }).await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node_with(&["--name-retention", "1s"]).await;
@@ -244,7 +246,8 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     assert_eq!(node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(), "cancelled");
 }
 
-/// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of its topic, the clock.
+/// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of
+/// its topic, the clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_refused_now() {
     let cluster = Cluster::start("refused-names").await;
@@ -304,9 +307,9 @@ impl Claimed {
         let settings = postgres::Settings::new(&cluster.database.url).unwrap();
         let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
-        let upkeep = Upkeep::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
-        let mut upkeep = upkeep;
-        upkeep.round().await.unwrap();
+        let maintenance = Maintenance::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
+        let mut maintenance = maintenance;
+        maintenance.round().await.unwrap();
         let now = Timestamp::from_millis(now_ms());
         let node = NodeId::new(now, 0, 1);
         let tasks: Vec<NewTask> = names.iter().map(|name| named_task(name, now)).collect();
@@ -383,7 +386,8 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
 }
 
-/// Nothing else of it is there any more: its dead letter was dropped, its line is older than receipts are kept.
+/// Nothing else of it is there any more: its dead letter was dropped, its line is older than
+/// receipts are kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;
@@ -397,7 +401,8 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     for task in &waiting {
         assert_eq!(replaces.replace(task, false, None, &Precondition::default()).await.unwrap(), Replacement::Created);
     }
-    // A replacement locks the entry first and the row then: a cancel that waited for the entry of its row would be in a circle with it.
+    // A replacement locks the entry first and the row then: a cancel that waited for the entry of
+    // its row would be in a circle with it.
     let mut holder = claimed.cluster.sql.begin().await.unwrap();
     sqlx::query("select from task_name where name = 'held' for update").execute(&mut *holder).await.unwrap();
     let ids = waiting.each_ref().map(|task| task.id);
@@ -447,7 +452,8 @@ impl States for Vec<Option<punctual::postgres::tasks::names::Known>> {
 
 const CLIENTS: usize = 32;
 const NAMES: usize = 100;
-/// How long the race lasts; on a busy machine until enough came about, too, and at most as long as the second says.
+/// How long the race lasts; on a busy machine until enough came about, too, and at most as long as
+/// the second says.
 const RACE: Duration = Duration::from_secs(8);
 const RACE_MAX: Duration = Duration::from_secs(90);
 /// What must come about for it to have been a race: records, and each verdict.
@@ -509,7 +515,8 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     for record in &records {
         assert!(record.timestamp >= told.accepted[&record.task_id()], "early: {record:?}");
     }
-    // What was told is what happened: each replacement took out one task, each cancel as well, and nothing else did.
+    // What was told is what happened: each replacement took out one task, each cancel as well, and
+    // nothing else did.
     assert!(told.cancelled.is_subset(&cancelled), "said to be cancelled");
     assert!(told.cancel_too_late.is_subset(&published), "said to be too late");
     let by_put = cancelled.difference(&told.cancelled).count();
@@ -540,7 +547,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
     let mut last = 0;
     while began.elapsed() < RACE || (began.elapsed() < RACE_MAX && !told.lock().unwrap().is_enough()) {
         let is_put = rand::random_range(0..4) < 3;
-        // A cancel is for any name, or for the one that was put just now and is still pending, perhaps.
+        // A cancel is for any name, or for the one that was put just now and is still pending,
+        // perhaps.
         let number = if is_put || rand::random_range(0..3) == 0 { rand::random_range(0..NAMES) } else { last };
         last = number;
         let name = format!("n{number}");
@@ -558,7 +566,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
                 other => panic!("a cancel by name is about the task that the name stands for now: {other}"),
             }
         } else {
-            // Mostly within the window, so that many are claimed before the next request for their name: else nearly all are replaced.
+            // Mostly within the window, so that many are claimed before the next request for their
+            // name: else nearly all are replaced.
             let ahead = if rand::random_range(0..3) > 0 { rand::random_range(50..100) } else { rand::random_range(250..500) };
             let due_at = now_ms() + ahead;
             let answer = api.put(&topic, &name, json!({ "due_at": due_at, "payload_text": "x" })).await;

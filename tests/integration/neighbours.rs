@@ -22,15 +22,17 @@ async fn a_topic_that_takes_nothing_holds_up_no_other() {
     tokio::join!(leaves_room(&own), comes_to_its_deadline(&own));
 }
 
-/// What is claimed together is settled together, so a record without an answer keeps all of its batch unsettled until the publish deadline (30 s). What was
-/// published beside it must not count against its own topic until then.
+/// What is claimed together is settled together, so a record without an answer keeps all of its
+/// batch unsettled until the publish deadline (30 s). What was published beside it must not count
+/// against its own topic until then.
 async fn leaves_room(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "neighbours", Wishes::default()).await;
     let node = cluster.node_with(&["--claim-loops", "1", "--in-flight-tasks", "1000", "--topic-in-flight-tasks", "100"]).await;
     let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let consumer = cluster.consumer(&healthy);
-    // Each claim takes some of both; within two seconds they come to more of the healthy topic than it may have in flight.
+    // Each claim takes some of both; within two seconds they come to more of the healthy topic than
+    // it may have in flight.
     let begin = now_ms() + 3_000;
     let task = |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload": due_at });
     let all_healthy = (0..HEALTHY).map(|number| task(&healthy, begin + number * 10));
@@ -42,7 +44,8 @@ async fn leaves_room(own: &OwnStack) {
     let batches = node.api().metric("punctual_in_flight_batches").await;
     assert!(batches >= 10.0, "they were claimed together: {batches} batches have something to come");
 
-    // By now the silent topic is parked: however much of it is due, it stays where it is, and leaves room for the others.
+    // By now the silent topic is parked: however much of it is due, it stays where it is, and
+    // leaves room for the others.
     let begin = now_ms() + 2_000;
     let more: Vec<Value> =
         (0..2_000).map(|_| task(&silent, begin)).chain((0..200).map(|number| task(&healthy, begin + number * 10))).collect();
@@ -53,7 +56,8 @@ async fn leaves_room(own: &OwnStack) {
     assert!(count >= 1_500, "{count} of 2,000 tasks of the parked topic stay in their table");
 }
 
-/// For longer than the publish deadline: its records come to nothing again and again, and no other topic's are touched.
+/// For longer than the publish deadline: its records come to nothing again and again, and no other
+/// topic's are touched.
 async fn comes_to_its_deadline(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "deadline", Wishes::default()).await;
     let node = cluster.node_with(&["--publish-deadline", "3s"]).await;
@@ -73,7 +77,7 @@ async fn comes_to_its_deadline(own: &OwnStack) {
     eventually("those of the silent topic came to their deadline", DEADLINE, was_deferred).await;
     // Between two probes, and while one is under way.
     eventually("it is named as parked, and why", DEADLINE, async || {
-        let parked = node.api().cluster().await["parked_topics"].clone();
+        let parked = node.api().cluster().await["unavailable_topics"].clone();
         parked[0]["topic"] == silent.as_str() && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
     })
     .await;
@@ -91,43 +95,44 @@ async fn comes_to_its_deadline(own: &OwnStack) {
     assert!(cluster.count(again).await >= 50, "each has the line of an attempt that came to nothing");
 }
 
-const CROWD: usize = 60_000;
+const HOTSPOT: usize = 60_000;
 const BESIDE: usize = 32;
 /// Tasks of a topic that are claimed no later than the last one of another topic.
 const CLAIMED_BEFORE: &str =
     "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
   select count(*) from claimed where topic = $1 and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
 
-/// How often it is staged on a machine on which a look past the crowd takes longer than it may (`IN_THE_ORDER_OF_THE_HEAP` in `postgres::claim`).
+/// How often it is staged on a machine on which a look past the hotspot takes longer than it may
+/// (`IN_THE_ORDER_OF_THE_HEAP` in `postgres::claim`).
 const STAGED_MAX: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_in_the_very_millisecond_of_a_crowd_is_claimed_before_most_of_it() {
-    let cluster = Cluster::start("crowd").await;
+async fn what_is_due_in_the_very_millisecond_of_a_hotspot_is_claimed_before_most_of_it() {
+    let cluster = Cluster::start("hotspot").await;
     // A topic that has as much in flight as it may is passed by: this one never has.
     let node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
     for staged in 1..=STAGED_MAX {
         let gave_way = node.api().metric("punctual_claim_failures_total").await;
         let before = claimed_before_the_last_of_the_others(&cluster, staged).await;
         let gave_way = node.api().metric("punctual_claim_failures_total").await - gave_way;
-        eprintln!("{before} of the crowd were claimed before the last of the others; {gave_way} looks gave way");
+        eprintln!("{before} of the hotspot were claimed before the last of the others; {gave_way} looks gave way");
         // Each of the two loops has half of both.
-        if before < i64::try_from(CROWD / 4 * 3).unwrap() {
+        if before < i64::try_from(HOTSPOT / 4 * 3).unwrap() {
             return;
         }
-        assert!(gave_way > 0.0 && staged < STAGED_MAX, "{before} of the crowd were claimed before the last of the others");
+        assert!(gave_way > 0.0 && staged < STAGED_MAX, "{before} of the hotspot were claimed before the last of the others");
     }
 }
 
 async fn claimed_before_the_last_of_the_others(cluster: &Cluster, staged: usize) -> i64 {
-    let crowd = cluster.topic(&format!("crowd-{staged}")).await;
+    let hotspot = cluster.topic(&format!("hotspot-{staged}")).await;
     let beside = cluster.topic(&format!("beside-{staged}")).await;
-    let consumers = [&crowd, &beside].map(|topic| cluster.consumer(topic));
+    let consumers = [&hotspot, &beside].map(|topic| cluster.consumer(topic));
     let due_at = now_ms() + 15_000;
-    insert(cluster, &crowd, due_at, CROWD).await;
+    insert(cluster, &hotspot, due_at, HOTSPOT).await;
     insert(cluster, &beside, due_at, BESIDE).await;
     assert!(now_ms() < due_at - 1_000, "they are stored before their time");
-    for (consumer, count) in consumers.iter().zip([CROWD, BESIDE]) {
+    for (consumer, count) in consumers.iter().zip([HOTSPOT, BESIDE]) {
         let mut ids: Vec<Uuid> = consumer
             .wait_count_while_they_come(count, Duration::from_secs(60))
             .await
@@ -139,7 +144,7 @@ async fn claimed_before_the_last_of_the_others(cluster: &Cluster, staged: usize)
         assert_eq!(ids.len(), count, "each of them");
         assert!(consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)), "none is early");
     }
-    sqlx::query_scalar(CLAIMED_BEFORE).bind(&crowd).bind(&beside).fetch_one(&cluster.sql).await.unwrap()
+    sqlx::query_scalar(CLAIMED_BEFORE).bind(&hotspot).bind(&beside).fetch_one(&cluster.sql).await.unwrap()
 }
 
 /// Puts tasks into `task` as submits would, all due at one moment.

@@ -25,7 +25,8 @@ async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() 
     let cluster = Cluster::at(&own.stack, "outages", Wishes::default()).await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let nodes = [first.api().clone(), second.api().clone()];
-    // One after the other on the same cluster: "in any order" includes what an earlier outage has left behind.
+    // One after the other on the same cluster: "in any order" includes what an earlier outage has
+    // left behind.
     for (service, outage) in [
         ("postgres", Outage::Stopped),
         ("kafka", Outage::Stopped),
@@ -39,7 +40,8 @@ async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() 
     see_members_in_silence(&cluster).await;
 }
 
-/// Traffic before, during and after an outage of `service`; then everything is held against the ledger.
+/// Traffic before, during and after an outage of `service`; then everything is held against the
+/// ledger.
 async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &str, outage: Outage) {
     let topic = cluster.topic(&format!("{service}-{outage:?}")).await;
     let consumer = cluster.consumer(&topic);
@@ -52,7 +54,8 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     }
     let gone_at = now_ms();
     if service == "etcd" {
-        // It stops nothing: tasks due while it is away, for longer than a session lives, arrive on time.
+        // It stops nothing: tasks due while it is away, for longer than a session lives, arrive on
+        // time.
         let arrived = |due_after: i64| consumer.records().iter().any(|record| record.timestamp > due_after);
         eventually("tasks arrive without etcd", DEADLINE, async || arrived(gone_at + 5000)).await;
     } else {
@@ -77,7 +80,8 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     check(cluster, &ledger, &consumer, service).await;
 }
 
-/// An outage of Kafka refuses no submit, for a topic that the node has looked up before; and what is due meanwhile stays where it is.
+/// An outage of Kafka refuses no submit, for a topic that the node has looked up before; and what
+/// is due meanwhile stays where it is.
 async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger: &Ledger) {
     assert_eq!(node.metric("punctual_kafka_contact").await, 0.0);
     for delay in [0, 1000] {
@@ -92,7 +96,8 @@ async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger
     eventually("what is due waits in its table", DEADLINE, async || cluster.count(overdue).await >= 150).await;
 }
 
-/// While nobody writes to etcd, a node goes on seeing the members, for longer than a session lives: one that waits for its Postgres writes nothing itself.
+/// While nobody writes to etcd, a node goes on seeing the members, for longer than a session lives:
+/// one that waits for its Postgres writes nothing itself.
 async fn see_members_in_silence(cluster: &Cluster) {
     let stack = &cluster.stack;
     let nowhere = "postgres://punctual@127.0.0.1:1/punctual";
@@ -102,7 +107,8 @@ async fn see_members_in_silence(cluster: &Cluster) {
     let metric = async |name: &str| node.api().metric(name).await;
     eventually("it sees the members", DEADLINE, async || metric("punctual_etcd_watch_up").await == 1.0).await;
     let (mut failures, mut since) = (metric("punctual_etcd_failures_total").await, now_ms());
-    // A disk that stands still may cost a view or two. One that is lost for want of news is lost each 1.6 s.
+    // A disk that stands still may cost a view or two. One that is lost for want of news is lost
+    // each 1.6 s.
     eventually("the members are seen for 4 s on end", DEADLINE, async || {
         let count = metric("punctual_etcd_failures_total").await;
         if count != failures {

@@ -249,7 +249,8 @@ fn named_task(name: &str) -> NewTask {
     NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
 }
 
-/// A name that has expired stands for its task as long as that one is pending, and for none afterwards.
+/// A name that has expired stands for its task as long as that one is pending, and for none
+/// afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_pending() {
     let cluster = Cluster::start("expired-names").await;

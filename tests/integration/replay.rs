@@ -1,8 +1,10 @@
-//! The model replayed: random traces of it are taken with the product's own statements on a real Postgres, and what is in the tables is held against what
-//! the model says after each of them. A model of something else proves nothing.
+//! The model replayed: random traces of it are taken with the product's own statements on a real
+//! Postgres, and what is in the tables is held against what the model says after each of them. A
+//! model of something else proves nothing.
 //!
-//! Emulated: a crash of Postgres that undoes settles puts the rows back that they changed; a lost answer is one that nobody looks at. A cancel, a replacement
-//! and a detach are one step each here, for the product takes them in one call.
+//! Emulated: a crash of Postgres that undoes settles puts the rows back that they changed; a lost
+//! answer is one that nobody looks at. A cancel, a replacement and a detach are one step each here,
+//! for the product takes them in one call.
 
 #[path = "../model/checker.rs"]
 #[expect(dead_code, reason = "the search is the model's own test")]
@@ -119,7 +121,8 @@ fn actions_of(trace: &[(Action, State)]) -> Vec<Action> {
     trace.iter().map(|(action, _)| *action).collect()
 }
 
-/// A random way through the model: a kind of action first, then one of its kind, so that what can happen in many ways is not all that happens.
+/// A random way through the model: a kind of action first, then one of its kind, so that what can
+/// happen in many ways is not all that happens.
 fn walk(protocol: &Protocol, random: &mut SmallRng) -> Vec<(Action, State)> {
     let mut state = protocol.initial();
     let mut trace = Vec::new();

@@ -69,7 +69,8 @@ async fn cancels_beside_a_locked_row_take_effect() {
     }
     assert!(refused.contains(&(accepted[100].id, 503)), "it is locked");
     assert!(refused.iter().all(|(_, status)| *status == 503), "{refused:?}");
-    // On a busy machine the time may be up before the halves have come down to one. The others are told to come again, and the lock does not keep them.
+    // On a busy machine the time may be up before the halves have come down to one. The others are
+    // told to come again, and the lock does not keep them.
     for (id, _) in refused.iter().filter(|(id, _)| *id != accepted[100].id) {
         eventually("a cancel beside the lock takes effect", DEADLINE, async || node.api().cancel(*id).await.status == 200).await;
     }
@@ -93,7 +94,8 @@ async fn submits_beside_a_locked_name_are_stored() {
     let results = answer.json()["results"].as_array().cloned().unwrap();
     assert_eq!(results[100]["status"], 503, "its name is locked");
     assert!(results[..100].iter().all(|result| result["status"] == 201), "the half beside it is stored: {}", answer.text);
-    // As for cancels: on a busy machine the others may be told to come again, and the lock does not keep them.
+    // As for cancels: on a busy machine the others may be told to come again, and the lock does not
+    // keep them.
     for number in (0..200).filter(|number| *number != 100) {
         let status = results[number]["status"].as_u64().unwrap();
         assert!([201, 503].contains(&status), "{number}: {status}");

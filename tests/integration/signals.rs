@@ -1,4 +1,5 @@
-//! Signals: what a parent had a node ignore, and commands that are the first process of a container.
+//! Signals: what a parent had a node ignore, and commands that are the first process of a
+//! container.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;

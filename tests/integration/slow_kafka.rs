@@ -1,4 +1,5 @@
-//! Slow is not dead: a Kafka that throttles, is far away or stands still for a while gets each record once (docs/decisions/0024).
+//! Slow is not dead: a Kafka that throttles, is far away or stands still for a while gets each
+//! record once (docs/decisions/0024).
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     assert!(!node.log().contains("is parked"), "no topic was parked:\n{}", node.log_tail());
 }
 
-/// A second's worth of the quota goes out in a second; what the node concludes from silence it would conclude after 2 s, and 4.
+/// A second's worth of the quota goes out in a second; what the node concludes from silence it
+/// would conclude after 2 s, and 4.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_makes_records_late_and_nothing_else() {
     let cluster = Cluster::start("quota").await;

@@ -1,4 +1,5 @@
-//! Storage against a real Postgres: the schema, partitions that come and go, the far table, look-ups and cancels.
+//! Storage against a real Postgres: the schema, partitions that come and go, the far table,
+//! look-ups and cancels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
     ids,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
 use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::lists::backlog::BacklogCounter;
@@ -141,7 +142,7 @@ impl Database {
         let reach = Reach::of(tasks.iter().copied()).unwrap();
         let next: Option<Vec<Uuid>> = next.map(|next| next.iter().map(|id| id.uuid()).collect());
         sqlx::query(
-            "update execlog_batch set settled_at = now(), span = $2, id_from = $3, id_to = $4, topic_names = '{orders}', next_ids = $5,
+            "update execlog_batch set settled_at = now(), width_class = $2, id_from = $3, id_to = $4, topic_names = '{orders}', next_ids = $5,
                outcomes = array_fill(case when $5 is null then 1 else 2 end::smallint, array[task_count]),
                partitions = array_fill(case when $5 is null then 3 else -1 end, array[task_count]),
                offsets = (select array_agg(o::bigint) from generate_series(100, 99 + task_count) o),
@@ -149,7 +150,7 @@ impl Database {
              where batch = $1",
         )
         .bind(batch.uuid())
-        .bind(reach.span.as_smallint())
+        .bind(reach.width_class.as_smallint())
         .bind(reach.from.uuid())
         .bind(reach.to.uuid())
         .bind(next)
@@ -184,7 +185,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     let mut database = Database::empty().await;
     assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
     let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 4));
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 5));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
     assert_eq!((again.applied, again.changed), (vec![], vec![]));
@@ -217,7 +218,7 @@ async fn two_migrations_at_once_wait_for_each_other() {
     let database = Database::empty().await;
     let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
     let (one, other) = tokio::join!(migrate(), migrate());
-    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 4, "each version once");
+    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 5, "each version once");
 }
 
 #[tokio::test]
@@ -254,11 +255,11 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let (mut database, rules) = Database::with_short_leaves().await;
     let tasks = punctual::shutdown::Tasks::default();
     let leaves = Arc::new(Leaves::default());
-    let mut upkeep = Upkeep::new(&database.settings, rules, leaves.clone(), Metrics::default());
-    upkeep.round().await.unwrap();
+    let mut maintenance = Maintenance::new(&database.settings, rules, leaves.clone(), Metrics::default());
+    maintenance.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
-    punctual::node::maintenance::start(&tasks, &database.settings, upkeep, &clock);
+    punctual::node::maintenance::start(&tasks, &database.settings, maintenance, &clock);
 
     let first_leaf = leaves.oldest().unwrap();
     let (mut inserter, mut claimer) = (database.another().await, database.another().await);
@@ -316,7 +317,8 @@ async fn retire(database: &Database, parent: Parent, rules: Rules) -> Retired {
 async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let leaf = past_leaf(&mut database, &rules).await;
-    // Somebody with an open transaction that has used the table, though not this leaf: the detach waits for it.
+    // Somebody with an open transaction that has used the table, though not this leaf: the detach
+    // waits for it.
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();

@@ -1,4 +1,5 @@
-//! Tasks of one key that are due at the same time leave in the order in which they were submitted; ids that are taken are drawn anew.
+//! Tasks of one key that are due at the same time leave in the order in which they were submitted;
+//! ids that are taken are drawn anew.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
     let consumer = cluster.consumer(&topic);
     let api = node.api();
     let due_at = now_ms() + 8_000;
-    // In several requests, with and without names, beside one bulk of names and others, and all at the same time as other keys.
+    // In several requests, with and without names, beside one bulk of names and others, and all at
+    // the same time as other keys.
     let bulk: Vec<Value> = (0..1_000)
         .map(|number| if number % 2 == 0 { task(&topic, "bulk", due_at, number) } else { named(&topic, "bulk", due_at, number) })
         .collect();
@@ -78,7 +80,8 @@ async fn submits_through_two_nodes_in_turn_keep_their_order_as_far_as_the_nodes_
     }
     assert!(now_ms() < due_at, "this machine was too slow for the test");
     let numbers = numbers(&consumer, "turns", 200).await;
-    // By chance it would be half of them. A node on a busy machine may know the time by some milliseconds only.
+    // By chance it would be half of them. A node on a busy machine may know the time by some
+    // milliseconds only.
     assert!(inversions(&numbers) <= 10, "{} inversions: {numbers:?}", inversions(&numbers));
 }
 

@@ -57,7 +57,8 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     ledger.accept_all(&survivor.api().submit_all(&tasks).await, &tasks);
     consumer.wait_count(100, DEADLINE).await;
     zombie.freeze();
-    // A claim that it was making when it froze may still come to an end: count what it holds when its death is known.
+    // A claim that it was making when it froze may still come to an end: count what it holds when
+    // its death is known.
     let mut held: HashSet<Uuid> = HashSet::new();
     eventually("the survivor has adopted all of it", DEADLINE, async || {
         let unsettled = cluster.unsettled(zombie_id).await;

@@ -1,7 +1,9 @@
-//! An explicit-state checker: every state that can be reached is visited once, breadth first, so the trace to a mistake is a shortest one.
+//! An explicit-state checker: every state that can be reached is visited once, breadth first, so
+//! the trace to a mistake is a shortest one.
 //!
-//! Why not a library: the promise "never lost" is that from *every* state the end can be reached *without help from a fault*. That needs the graph's edges
-//! and their kinds, backwards; the checkers at hand answer for paths that end, or do not tell a fault from a step.
+//! Why not a library: the promise "never lost" is that from *every* state the end can be reached
+//! *without help from a fault*. That needs the graph's edges and their kinds, backwards; the
+//! checkers at hand answer for paths that end, or do not tell a fault from a step.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write as _};

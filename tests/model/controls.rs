@@ -1,4 +1,5 @@
-//! Controls: a checker that finds nothing in a wrong model proves nothing of a right one. Each deliberate mistake must break the property that it is about.
+//! Controls: a checker that finds nothing in a wrong model proves nothing of a right one. Each
+//! deliberate mistake must break the property that it is about.
 
 use crate::checker::{NEVER_LOST, search};
 use crate::protocol::properties::{CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, ONE_OF_A_NAME, TRUE_VERDICT};

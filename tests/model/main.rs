@@ -1,4 +1,5 @@
-//! The protocol, searched exhaustively at a small scope: no server, no clock. docs/testing.md says what it covers.
+//! The protocol, searched exhaustively at a small scope: no server, no clock. docs/testing.md says
+//! what it covers.
 #![expect(
     clippy::unwrap_used,
     clippy::as_conversions,
@@ -18,7 +19,8 @@ use checker::search;
 use protocol::Protocol;
 use protocol::scopes;
 
-/// How many states each scope has: an action that is lost from the model, or one that is new, is noticed.
+/// How many states each scope has: an action that is lost from the model, or one that is new, is
+/// noticed.
 const STATES: [(&str, usize); 13] = [
     ("life and death", 127_324),
     ("zombies", 462_804),

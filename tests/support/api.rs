@@ -108,7 +108,8 @@ impl Api {
         shown
     }
 
-    /// Submits many tasks at once, each of which must be accepted; the answers are in the order of the tasks.
+    /// Submits many tasks at once, each of which must be accepted; the answers are in the order of
+    /// the tasks.
     pub async fn submit_all(&self, tasks: &[Value]) -> Vec<Task> {
         let mut accepted = Vec::with_capacity(tasks.len());
         for chunk in tasks.chunks(10_000) {
@@ -156,7 +157,8 @@ impl Api {
         }
     }
 
-    /// Makes the node learn what a topic takes: it goes by that for a minute, whatever is done to the topic meanwhile.
+    /// Makes the node learn what a topic takes: it goes by that for a minute, whatever is done to
+    /// the topic meanwhile.
     pub async fn learn(&self, topic: &str) {
         let large = json!({ "topic": topic, "delay": 0, "payload_text": "x".repeat(1_100_000) });
         let answer = self.post("/v1/tasks", large.to_string()).await;

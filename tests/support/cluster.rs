@@ -137,7 +137,8 @@ impl Cluster {
         self.spawn_bare(&all)
     }
 
-    /// A node that was started to abort when it comes to a point: `claim-committed`, or `record-handed-over:20` for the twentieth time.
+    /// A node that was started to abort when it comes to a point: `claim-committed`, or
+    /// `record-handed-over:20` for the twentieth time.
     pub fn spawn_to_die_at(&self, point: &str) -> Node {
         let variables = [(punctual::failpoint::VARIABLE, point)];
         Node::spawn_with(&self.next_node_name(), &self.arguments(&[]), &variables, &self.logs)
@@ -175,8 +176,9 @@ impl Cluster {
         topic
     }
 
-    /// A topic of its own that has a second replica on a broker that is away (`OwnStack::know_second_broker`): while it wants two in sync
-    /// (`min.insync.replicas`) it takes nothing.
+    /// A topic of its own that has a second replica on a broker that is away
+    /// (`OwnStack::know_second_broker`): while it wants two in sync (`min.insync.replicas`) it
+    /// takes nothing.
     pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
         let topic = format!("{}.{suffix}", self.name);
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
@@ -185,7 +187,8 @@ impl Cluster {
         topic
     }
 
-    /// Creates a topic by its full name; a topic that is just being deleted under this name is waited for.
+    /// Creates a topic by its full name; a topic that is just being deleted under this name is
+    /// waited for.
     pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
         self.create(topic, TopicReplication::Fixed(1), settings).await;
     }
@@ -286,7 +289,8 @@ impl Cluster {
         sqlx::query_scalar(query).bind(owner).fetch_all(&self.sql).await.expect("read the unsettled batches")
     }
 
-    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; when it froze, in milliseconds since the epoch, and their ids.
+    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; when
+    /// it froze, in milliseconds since the epoch, and their ids.
     pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> (i64, Vec<Uuid>) {
         let id = node.id().await;
         let (frozen_at, mut orphans) = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
@@ -301,7 +305,8 @@ impl Cluster {
         })
         .await;
         node.kill().await;
-        // A claim that Postgres was carrying out when the node froze may have come to an end since; adoption is seconds away.
+        // A claim that Postgres was carrying out when the node froze may have come to an end since;
+        // adoption is seconds away.
         orphans.extend(self.unsettled(id).await);
         orphans.sort_unstable();
         orphans.dedup();

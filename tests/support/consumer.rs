@@ -16,8 +16,9 @@ use super::wait::look_for;
 /// Payloads above this size are kept as their hash only.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// After a broker's restart librdkafka may have lost track of a partition's leader for good (its issue 5430), as nodes find out as well. So no client is used for
-/// longer than this: the next one goes on where it has ended.
+/// After a broker's restart librdkafka may have lost track of a partition's leader for good (its
+/// issue 5430), as nodes find out as well. So no client is used for longer than this: the next one
+/// goes on where it has ended.
 const CLIENT_SPAN: Duration = Duration::from_secs(10);
 
 /// A record as it stands in the topic.
@@ -106,7 +107,8 @@ impl Consumer {
         self.records()
     }
 
-    /// Waits for a number of records for as long as they keep coming, with pauses of no more than `pause`.
+    /// Waits for a number of records for as long as they keep coming, with pauses of no more than
+    /// `pause`.
     pub async fn wait_count_while_they_come(&self, count: usize, pause: Duration) -> Vec<Record> {
         let mut seen = 0;
         while seen < count {
@@ -175,7 +177,8 @@ impl Reader {
     fn read(&mut self, client: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
         let began = Instant::now();
         while !is_done.load(Ordering::Relaxed) && began.elapsed() < CLIENT_SPAN {
-            // Errors are the broker's absence, which some tests bring about: the client reconnects by itself.
+            // Errors are the broker's absence, which some tests bring about: the client reconnects
+            // by itself.
             if let Some(Ok(message)) = client.poll(Duration::from_millis(50)) {
                 let record = Record::read(&message);
                 self.next[usize::try_from(record.partition).unwrap()] = record.offset + 1;

@@ -19,7 +19,8 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Forwards to `target`, at most `bytes_max` either way of each connection. The same seed gives the same lengths, in the order of the connections.
+    /// Forwards to `target`, at most `bytes_max` either way of each connection. The same seed gives
+    /// the same lengths, in the order of the connections.
     pub async fn start(target: SocketAddr, seed: u64, bytes_max: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,6 +1,8 @@
-//! A way to Kafka that is slow: each answer takes its time, and the way can be held and let go again, as a broker that is suspended.
+//! A way to Kafka that is slow: each answer takes its time, and the way can be held and let go
+//! again, as a broker that is suspended.
 //!
-//! Clients stay on it: where a broker's answer names the address that it advertises, the way puts its own.
+//! Clients stay on it: where a broker's answer names the address that it advertises, the way puts
+//! its own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -33,7 +35,8 @@ struct Way {
 }
 
 impl KafkaWay {
-    /// A way to the broker at `kafka`, which must be an address; each of its answers arrives `delay` later.
+    /// A way to the broker at `kafka`, which must be an address; each of its answers arrives
+    /// `delay` later.
     pub async fn open(kafka: &str, delay: Duration) -> Self {
         let server = kafka.parse().unwrap_or_else(|error| panic!("{kafka}: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

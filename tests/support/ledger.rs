@@ -1,4 +1,5 @@
-//! The ledger: what was promised to whoever submitted, held against what arrived and what the execlog says.
+//! The ledger: what was promised to whoever submitted, held against what arrived and what the
+//! execlog says.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -48,7 +49,8 @@ pub struct Findings {
 }
 
 impl Ledger {
-    /// Takes down an accepted task and the payload that it must arrive with (`None`: not to be compared).
+    /// Takes down an accepted task and the payload that it must arrive with (`None`: not to be
+    /// compared).
     pub fn accept(&self, task: &Task, payload: Option<&[u8]>) {
         let topic = task.shown["topic"].as_str().unwrap().to_owned();
         let entry = Entry { topic, due_at: task.due_at, payload_hash: payload.map(xxh3_64), verdict: None };
@@ -90,8 +92,9 @@ impl Ledger {
         self.entries.lock().unwrap().keys().all(|id| ended.contains(id))
     }
 
-    /// Waits until all tasks have ended, then compares. Fails the test for each broken promise: a task lost, early, changed, not cancelled
-    /// though it was said so, cancelled though it was said to be too late, without exactly one final line, or with a wrong receipt.
+    /// Waits until all tasks have ended, then compares. Fails the test for each broken promise: a
+    /// task lost, early, changed, not cancelled though it was said so, cancelled though it was said
+    /// to be too late, without exactly one final line, or with a wrong receipt.
     pub async fn settle_up(&self, cluster: &Cluster, records: impl Fn() -> Vec<Record>, deadline: Duration) -> Findings {
         cluster.wait_final(self.len(), deadline).await;
         // The cluster may have had tasks of another ledger, too.
@@ -100,7 +103,8 @@ impl Ledger {
             self.has_ended(&lines).then_some(lines)
         })
         .await;
-        // What is in the topic is a moment away from the consumer; if it is not there at all, the comparison says so.
+        // What is in the topic is a moment away from the consumer; if it is not there at all, the
+        // comparison says so.
         look_for(deadline, async || {
             let arrived: HashSet<(i32, i64)> = records().iter().map(|record| (record.partition, record.offset)).collect();
             let entries = self.entries.lock().unwrap();

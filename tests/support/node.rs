@@ -13,7 +13,8 @@ use uuid::Uuid;
 use super::api::Api;
 use super::wait::{eventually, eventually_some};
 
-/// A debug build beside other tests starts in a second; one that takes over waits for heartbeats to age.
+/// A debug build beside other tests starts in a second; one that takes over waits for heartbeats to
+/// age.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 /// Lines of its log that a failing test shows of each node.
 const LOG_TAIL_LINES: usize = 60;
@@ -28,10 +29,12 @@ pub struct Node {
     api: Option<Api>,
 }
 
-/// Where the tests run in the background, or outlive their terminal, they were told to ignore these.
+/// Where the tests run in the background, or outlive their terminal, they were told to ignore
+/// these.
 const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT";
 
-/// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments, and without the settings of the shell that runs the tests.
+/// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments,
+/// and without the settings of the shell that runs the tests.
 pub fn program(arguments: &[&str]) -> Command {
     program_with(&[DEFAULT_SIGNALS], arguments)
 }
@@ -163,7 +166,8 @@ impl Node {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// A figure of `/proc/<pid>/status` in bytes: `VmRSS` for the memory in use, `VmHWM` for the most there ever was.
+    /// A figure of `/proc/<pid>/status` in bytes: `VmRSS` for the memory in use, `VmHWM` for the
+    /// most there ever was.
     pub fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();

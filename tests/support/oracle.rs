@@ -1,6 +1,8 @@
-//! The oracle: from the requests and their answers alone, what the tables must hold; no more, and no less.
+//! The oracle: from the requests and their answers alone, what the tables must hold; no more, and
+//! no less.
 //!
-//! It is told each request with its answer, in the order in which they were answered. What was answered 2xx counts, and nothing else.
+//! It is told each request with its answer, in the order in which they were answered. What was
+//! answered 2xx counts, and nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -44,7 +46,8 @@ enum Fate {
     Dropped,
 }
 
-/// A task that is due so much later than a cancel of many certainly waited then: the window, and how far the clock of the record may be behind.
+/// A task that is due so much later than a cancel of many certainly waited then: the window, and
+/// how far the clock of the record may be behind.
 const CERTAINLY_WAITS: i64 = 2000;
 /// One that was due so long ago is certainly claimed, also on a busy machine.
 const MAY_STILL_WAIT: i64 = 20_000;
@@ -242,7 +245,8 @@ impl Oracle {
         self.tasks.len()
     }
 
-    /// Fails the test unless the tables and the execlog hold exactly this; waits until what is due by now has ended.
+    /// Fails the test unless the tables and the execlog hold exactly this; waits until what is due
+    /// by now has ended.
     pub async fn check(&self, cluster: &Cluster, deadline: Duration) {
         let due_by = now_ms();
         let rows = eventually_some("what is due has ended", deadline, async || {
@@ -376,7 +380,8 @@ fn answer_of(call: &Call) -> Value {
     serde_json::from_slice(&call.answer).unwrap()
 }
 
-/// The name that a key stands for, as JSON: the content of a string of RFC 8941, or the key as it is.
+/// The name that a key stands for, as JSON: the content of a string of RFC 8941, or the key as it
+/// is.
 fn name_of(key: &str) -> Box<RawValue> {
     let quoted = key.trim().strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     // Both of its escapes are JSON's as well.

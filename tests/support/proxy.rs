@@ -81,7 +81,8 @@ impl Proxy {
         self.accepting = Some((guard, accepting));
     }
 
-    /// From now on the server still hears its clients, and nobody hears the server; until the way is opened anew.
+    /// From now on the server still hears its clients, and nobody hears the server; until the way
+    /// is opened anew.
     pub fn mute(&self) {
         self.is_muted.store(true, Ordering::Relaxed);
     }

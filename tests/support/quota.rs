@@ -16,7 +16,8 @@ pub async fn set(kafka: &str, client_id: &str, bytes_per_second: f64) {
     let request = request(client_id, bytes_per_second);
     let answer = tokio::time::timeout(DEADLINE, exchange(kafka, &request)).await;
     let answer = answer.expect("Kafka answers").expect("Kafka can be asked");
-    // The correlation id, how long the answer was held back, the number of entities, and the error of the first one.
+    // The correlation id, how long the answer was held back, the number of entities, and the error
+    // of the first one.
     let well = [CORRELATION.to_be_bytes().as_slice(), &0_i32.to_be_bytes(), &1_i32.to_be_bytes(), &0_i16.to_be_bytes()].concat();
     assert!(answer.starts_with(&well), "alter the quota: answered {answer:?}");
 }

@@ -12,7 +12,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The servers that all tests share. They must be up: a test that needs a server fails without it.
+    /// The servers that all tests share. They must be up: a test that needs a server fails without
+    /// it.
     pub fn shared() -> Self {
         Self {
             database_url: setting("PUNCTUAL_TEST_POSTGRES", "PUNCTUAL_DATABASE_URL"),
@@ -90,7 +91,8 @@ impl OwnStack {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
     }
 
-    /// Has Kafka know of a second broker, which is away: for topics that have a replica there. No topic may be made meanwhile.
+    /// Has Kafka know of a second broker, which is away: for topics that have a replica there. No
+    /// topic may be made meanwhile.
     pub async fn know_second_broker(&self) {
         run(&["second-broker", "--name", &self.name]).await;
     }

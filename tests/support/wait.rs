@@ -1,10 +1,12 @@
-//! Waiting for facts. The only place of the tests where time is spent without a fact to show for it.
+//! Waiting for facts. The only place of the tests where time is spent without a fact to show for
+//! it.
 
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often a fact is looked for again, ..
 const POLL: Duration = Duration::from_millis(15);
-/// .. once it has not come true for so long: ever more seldom, down to this. A look may count thousands of rows, beside the tests that run meanwhile.
+/// .. once it has not come true for so long: ever more throttle, down to this. A look may count
+/// thousands of rows, beside the tests that run meanwhile.
 const POLL_PATIENT: Duration = Duration::from_millis(120);
 const PATIENT_AFTER: Duration = Duration::from_millis(500);
 
@@ -45,13 +47,15 @@ pub async fn throughout(what: &str, span: Duration, mut holds: impl AsyncFnMut()
     }
 }
 
-/// Waits until this machine's wall clock shows `millis`. For things that a test does at a planned moment, never for things it waits for.
+/// Waits until this machine's wall clock shows `millis`. For things that a test does at a planned
+/// moment, never for things it waits for.
 pub async fn until(millis: i64) {
     let wait = u64::try_from(millis - now_ms()).unwrap_or(0);
     tokio::time::sleep(Duration::from_millis(wait)).await;
 }
 
-/// Milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka share in these tests.
+/// Milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka share in
+/// these tests.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     i64::try_from(since_epoch.as_millis()).unwrap()

@@ -7,15 +7,18 @@ use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, Node, Traffic, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The kernel counts CPU time in hundredths of a second (`getconf CLK_TCK`, the same on every Linux that runs Rust).
+/// The kernel counts CPU time in hundredths of a second (`getconf CLK_TCK`, the same on every Linux
+/// that runs Rust).
 const TICKS_PER_SECOND: f64 = 100.0;
-/// On a machine on which the least round trip takes Postgres [`ROUND_TRIP_US`] or less; a slower one may take as much more.
+/// On a machine on which the least round trip takes Postgres [`ROUND_TRIP_US`] or less; a slower
+/// one may take as much more.
 const IDLE_MAX_PERCENT: f64 = 4.0;
 const ROUND_TRIP_US: f64 = 60.0;
 const ROUND_TRIPS: u32 = 5_000;
 const MIB: i64 = 1 << 20;
 
-/// The issue says 60 s of traffic; a test must be quicker, and what a pending task cost would show after the first seconds, too.
+/// The issue says 60 s of traffic; a test must be quicker, and what a pending task cost would show
+/// after the first seconds, too.
 const TRAFFIC_SECONDS: usize = 8;
 const TASKS_PER_SECOND: usize = 300;
 
@@ -23,7 +26,8 @@ const TASKS_PER_SECOND: usize = 300;
 async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sessions() {
     let cluster = Cluster::start("idle").await;
     let node = cluster.node().await;
-    // Let it finish what a start brings along; one heartbeat that a busy disk held up does not matter.
+    // Let it finish what a start brings along; one heartbeat that a busy disk held up does not
+    // matter.
     let mut ready_since = None;
     eventually("the node is ready for 3 s on end", DEADLINE, async || {
         ready_since = node.api().is_ready().await.then(|| ready_since.unwrap_or_else(now_ms));
@@ -42,7 +46,8 @@ async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sess
     assert!(of_node + of_postgres < most, "node {of_node:.2} %, Postgres {of_postgres:.2} %, at most {most:.1} %");
 }
 
-/// CPU time of Postgres for the least that can be asked of it, in microseconds: how slow this machine is.
+/// CPU time of Postgres for the least that can be asked of it, in microseconds: how slow this
+/// machine is.
 async fn round_trip_us(cluster: &Cluster) -> f64 {
     let mut session = cluster.sql.acquire().await.unwrap();
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *session).await.unwrap();
@@ -97,7 +102,8 @@ async fn a_million_pending_tasks_cost_no_memory_and_no_time() {
     assert!(many.memory - few.memory <= 20 * MIB, "{} MiB more", (many.memory - few.memory) / MIB);
     let is_slower = |many: f64, few: f64| many - few > 1.0 && many > few * 1.2;
     if is_slower(many.claim_ms, few.claim_ms) {
-        // Or is it the machine that became slower meanwhile, or stood still? Then it still is, or does not every time.
+        // Or is it the machine that became slower meanwhile, or stood still? Then it still is, or
+        // does not every time.
         let base = few.claim_ms.max(measure("thousand-again", 1_000).await.claim_ms);
         let least = many.claim_ms.min(measure("million-again", 1_000_000).await.claim_ms);
         assert!(!is_slower(least, base), "{least:.2} ms instead of {base:.2} ms a claim");
@@ -139,7 +145,8 @@ async fn measure(name: &str, pending: i64) -> Footprint {
 
 /// Fills the leaves with tasks that are due in 20 to 100 minutes.
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
-    // As `domain::ids` makes them: 48 bits of due time, the version, 12 bits of shard, the variant, random.
+    // As `domain::ids` makes them: 48 bits of due time, the version, 12 bits of shard, the variant,
+    // random.
     let query = "insert into task (shard, id, topic, payload)
         select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
           $2, convert_to(repeat(md5(n::text), 8), 'UTF8')

@@ -10,9 +10,11 @@ use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, NONE, Node, Record, Traffic};
 
 const DEADLINE: Duration = Duration::from_secs(180);
-/// Generous: a debug build, on a machine that runs Postgres, Kafka, the traffic and the consumer as well. Release figures are in the README.
+/// Generous: a debug build, on a machine that runs Postgres, Kafka, the traffic and the consumer as
+/// well. Release figures are in the README.
 const P99_MAX_MS: i64 = 50;
-/// Where bare commits take long, so do claims: a task waits for a submit's, a claim's and what is in front of them.
+/// Where bare commits take long, so do claims: a task waits for a submit's, a claim's and what is
+/// in watermark of them.
 const COMMITS: i64 = 5;
 /// What is due so soon may still have to be claimed.
 const WINDOW_MS: i64 = 200;

@@ -1,4 +1,5 @@
-//! Promises that are figures: how late, how quick, how much. They run alone, one after the other: `cargo test --test timing -- --test-threads=1`.
+//! Promises that are figures: how late, how quick, how much. They run alone, one after the other:
+//! `cargo test --test timing -- --test-threads=1`.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! When the machine or its disk stood still: for the tests that promise times, which no program can keep then.
+//! When the machine or its disk stood still: for the tests that promise times, which no program can
+//! keep then.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -29,7 +30,8 @@ impl Stalls {
             loop {
                 let planned = now_ms() + EVERY_MS;
                 until(planned).await;
-                // From when it should have begun: a machine that stands still between two commits stands still as well.
+                // From when it should have begun: a machine that stands still between two commits
+                // stands still as well.
                 let mut transaction = connection.begin().await.unwrap();
                 sqlx::query("select pg_logical_emit_message(true, 'stalls', '')").execute(&mut *transaction).await.unwrap();
                 transaction.commit().await.unwrap();
@@ -39,7 +41,8 @@ impl Stalls {
         Self { watching, seen }
     }
 
-    /// True when a commit took long at some moment between `begin` and `end`, or so shortly before that what had piled up was not worked off yet.
+    /// True when a commit took long at some moment between `begin` and `end`, or so shortly before
+    /// that what had piled up was not worked off yet.
     pub fn meets(&self, begin: i64, end: i64) -> bool {
         self.seen().iter().filter(is_stall).any(|stall| stall.0 <= end && begin <= stall.1 + took(stall))
     }
@@ -49,7 +52,8 @@ impl Stalls {
         self.seen().iter().filter(is_stall).filter(|stall| stall.0 <= end && begin <= stall.1).map(took).sum()
     }
 
-    /// When the last commit that took longer than so many milliseconds ended, of those that met the span.
+    /// When the last commit that took longer than so many milliseconds ended, of those that met the
+    /// span.
     pub fn last_end(&self, begin: i64, end: i64, longer_than: i64) -> Option<i64> {
         let seen = self.seen();
         let long = seen.iter().filter(|commit| took(commit) > longer_than && commit.0 <= end && begin <= commit.1);

@@ -1,4 +1,5 @@
-//! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters put back or dropped.
+//! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters
+//! put back or dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use crate::node::messages::Bulk;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
-/// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten field.
+/// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten
+/// field.
 fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::api::json::answers::{self, Shown};
 use crate::api::json::times::Rfc3339;
-use crate::api::problems::problem::{MissingJson, Problem};
+use crate::api::problems::problem::{NotReadyJson, Problem};
 use crate::api::request::query;
 use crate::api::shared::Shared;
 use crate::domain::{Backlog, NodeId};
-use crate::node::messages::{ClusterView, NodeView, ParkedTopic};
+use crate::node::messages::{ClusterView, NodeView, UnavailableTopic};
 
 #[derive(Serialize)]
 struct ClusterJson<'a> {
@@ -28,17 +28,17 @@ struct ClusterJson<'a> {
     nodes: Vec<NodeJson<'a>>,
     /// Null before it was counted.
     backlog: Option<BacklogJson>,
-    parked_topics: Vec<ParkedJson<'a>>,
+    unavailable_topics: Vec<UnavailableTopicJson<'a>>,
     throttled: bool,
     /// What the node that answers lacks to be ready.
-    missing: Vec<MissingJson<'a>>,
+    missing: Vec<NotReadyJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct ParkedJson<'a> {
+struct UnavailableTopicJson<'a> {
     topic: &'a str,
     gone: bool,
-    parked_ms: u64,
+    unavailable_ms: u64,
     /// Null while its records only wait.
     reason: Option<&'a str>,
 }
@@ -81,17 +81,17 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         leaf_ms: millis_of(view.leaf),
         nodes: view.nodes.iter().map(node_of).collect(),
         backlog: view.backlog.as_ref().map(backlog_of),
-        parked_topics: view.parked_topics.iter().map(parked_of).collect(),
+        unavailable_topics: view.unavailable_topics.iter().map(parked_of).collect(),
         throttled: view.is_throttled,
-        missing: view.missing.iter().map(MissingJson::of).collect(),
+        missing: view.missing.iter().map(NotReadyJson::of).collect(),
     }
 }
 
-fn parked_of(parked: &ParkedTopic) -> ParkedJson<'_> {
-    ParkedJson {
+fn parked_of(parked: &UnavailableTopic) -> UnavailableTopicJson<'_> {
+    UnavailableTopicJson {
         topic: parked.topic.as_str(),
         gone: parked.is_gone,
-        parked_ms: millis_of(parked.parked_for),
+        unavailable_ms: millis_of(parked.unavailable_for),
         reason: parked.reason.as_deref(),
     }
 }

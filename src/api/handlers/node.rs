@@ -21,7 +21,8 @@ struct Health {
     status: &'static str,
 }
 
-/// 200 as long as the process answers: no server that it needs is asked, for a restart would heal none of them.
+/// 200 as long as the process answers: no server that it needs is asked, for a restart would heal
+/// none of them.
 pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }

@@ -23,7 +23,8 @@ use crate::api::shared::{Deadline, Shared};
 use crate::domain::{TaskId, TaskState, Timestamp};
 use crate::node::messages::{Accepted, Draft, Refusal, Verdict};
 
-/// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as it is stored, and what its answer repeats of it.
+/// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as
+/// it is stored, and what its answer repeats of it.
 const ITEM_BYTES: usize = 512;
 /// Items of a batch that are read before other requests get their turn.
 const ITEMS_AT_ONCE: usize = 256;
@@ -52,7 +53,8 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
     }
-    // All of the first task, when it can be had: the state that the submit has seen is enough when it cannot.
+    // All of the first task, when it can be had: the state that the submit has seen is enough when
+    // it cannot.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
         Ok(Ok(Some(view))) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
         _ => Ok(answers::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
@@ -99,7 +101,8 @@ struct BatchJson<'a> {
     results: Vec<ItemJson<'a>>,
 }
 
-/// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused only where its items cannot be told apart.
+/// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused
+/// only where its items cannot be told apart.
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
@@ -187,7 +190,8 @@ fn status_of(item: &DoneItem) -> StatusCode {
     }
 }
 
-/// The batch as a whole is answered 200, whatever became of its tasks: so these are counted by themselves, and each bound that turned some away once.
+/// The batch as a whole is answered 200, whatever became of its tasks: so these are counted by
+/// themselves, and each bound that turned some away once.
 fn count(metrics: &Metrics, done: &[DoneItem]) {
     let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
     let mut bounds: BTreeSet<&'static str> = BTreeSet::new();

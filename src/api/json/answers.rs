@@ -15,7 +15,8 @@ use super::times::Rfc3339;
 use crate::domain::task::headers;
 use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
 
-/// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells which.
+/// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells
+/// which.
 #[derive(Debug)]
 enum Bytes<'a> {
     Json(&'a RawValue),
@@ -23,8 +24,9 @@ enum Bytes<'a> {
     Binary(&'a [u8]),
 }
 
-/// A task in JSON. `payload` is given when the bytes are JSON, else `payload_text` when they are UTF-8, else `payload_base64`: whatever was submitted, a
-/// task with what is answered is published with the same bytes.
+/// A task in JSON. `payload` is given when the bytes are JSON, else `payload_text` when they are
+/// UTF-8, else `payload_base64`: whatever was submitted, a task with what is answered is published
+/// with the same bytes.
 #[derive(Debug)]
 pub struct TaskJson<'a> {
     id: TaskId,
@@ -261,7 +263,8 @@ fn tag_of(id: TaskId) -> Option<HeaderValue> {
 pub fn json_of(status: StatusCode, value: &impl Serialize, capacity: usize) -> Response {
     let mut bytes = Vec::with_capacity(capacity);
     if let Err(error) = serde_json::to_writer(&mut bytes, value) {
-        // None of our types has a map with keys that are no strings, which is all that JSON can refuse.
+        // None of our types has a map with keys that are no strings, which is all that JSON can
+        // refuse.
         tracing::error!(%error, "put an answer into JSON");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }

@@ -1,4 +1,5 @@
-//! Times as the API reads and writes them. What is read is rounded up to whole milliseconds, so that no task is ever early.
+//! Times as the API reads and writes them. What is read is rounded up to whole milliseconds, so
+//! that no task is ever early.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use crate::domain::Timestamp;
 /// The last millisecond of the year 9999, in UTC: the last that RFC 3339 can write.
 const MILLIS_MAX: i64 = 253_402_300_799_999;
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
-/// Integers below this (March 1973) are refused as due times: they are seconds that were meant to be milliseconds, or a zero that nobody set, and
-/// would be published at once.
+/// Integers below this (March 1973) are refused as due times: they are seconds that were meant to
+/// be milliseconds, or a zero that nobody set, and would be published at once.
 const MILLIS_MIN: i64 = 100_000_000_000;
 /// 1000 years: beyond it a delay is a mistake on any cluster, below it `--delay-max` decides.
 const DELAY_MILLIS_MAX: u64 = 1000 * 366 * 86_400_000;
@@ -43,8 +44,9 @@ pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     }
 }
 
-/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless it was escaped: but for the one between a date and its
-/// time, both are taken for the sign of a zone.
+/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless
+/// it was escaped: but for the one between a date and its time, both are taken for the sign of a
+/// zone.
 pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
     if is_digits(text) {
         return due_at_of_millis(text);
@@ -85,7 +87,8 @@ fn delay_of_millis(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
-/// A JSON number whose value is whole and not negative, however it is written: JSON Schema takes `1.0` for an integer, and some languages write it.
+/// A JSON number whose value is whole and not negative, however it is written: JSON Schema takes
+/// `1.0` for an integer, and some languages write it.
 fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (is_negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
@@ -142,8 +145,9 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// A text that has the shape of RFC 3339, up to nine digits of a fraction, its seconds, as Java prints them not, and its offset left out or not. jiff
-/// alone takes more than that; and its timestamps end some hours before the year 9999 does.
+/// A text that has the shape of RFC 3339, up to nine digits of a fraction, its seconds, as Java
+/// prints them not, and its offset left out or not. jiff alone takes more than that; and its
+/// timestamps end some hours before the year 9999 does.
 struct Shape<'a> {
     date_time: &'a str,
     offset: &'a [u8],

@@ -1,7 +1,7 @@
 //! Time zones as RFC 9557 writes them behind a time: `[Europe/Berlin]`, or `[+01:00]`.
 //!
-//! The rules are those that this build brings with it, not those of the machine: all nodes of one release read a time alike, and a machine
-//! without a time zone database reads it, too.
+//! The rules are those that this build brings with it, not those of the machine: all nodes of one
+//! release read a time alike, and a machine without a time zone database reads it, too.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -21,9 +21,11 @@ pub struct Zone<'a> {
 }
 
 impl<'a> Zone<'a> {
-    /// The zone that stands in `suffix`, which is empty or begins with a bracket; or what is wrong with it.
+    /// The zone that stands in `suffix`, which is empty or begins with a bracket; or what is wrong
+    /// with it.
     ///
-    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not which one it is: it is passed over, as RFC 9557 has it.
+    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not which one it is:
+    /// it is passed over, as RFC 9557 has it.
     pub fn of_suffix(suffix: &'a str) -> Result<Option<Self>, String> {
         let mut zone = None;
         let mut rest = suffix;
@@ -72,8 +74,9 @@ impl<'a> Zone<'a> {
         }
     }
 
-    /// Holds an offset that was given beside the zone against its rules. Either the rules have changed since, or one of them is a mistake;
-    /// whichever were taken, the other may be what was meant, and earlier or later by hours. So it is refused, critical (`!`) or not.
+    /// Holds an offset that was given beside the zone against its rules. Either the rules have
+    /// changed since, or one of them is a mistake; whichever were taken, the other may be what was
+    /// meant, and earlier or later by hours. So it is refused, critical (`!`) or not.
     pub fn check(&self, seconds: i32, at: DateTime) -> Result<(), String> {
         let (name, given) = (self.name, Written(Offset::from_seconds(seconds).unwrap_or(Offset::UTC)));
         let of_zone = match self.rules.to_ambiguous_timestamp(at).offset() {

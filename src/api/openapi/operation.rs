@@ -1,5 +1,6 @@
-//! What an operation of the API takes and answers, written down beside its handler. The router takes both together (see [`super::route`]), so that there is
-//! no handler without it; what is answered and not written down here fails in debug builds, which are those of the tests.
+//! What an operation of the API takes and answers, written down beside its handler. The router
+//! takes both together (see [`super::route`]), so that there is no handler without it; what is
+//! answered and not written down here fails in debug builds, which are those of the tests.
 
 use axum::http::StatusCode;
 
@@ -16,7 +17,8 @@ pub struct Operation {
     pub parameters: &'static [Parameter],
     pub body: Option<RequestBody>,
     pub answers: &'static [Answer],
-    /// Problems besides those that come with where the operation stands, see [`Operation::all_problems`].
+    /// Problems besides those that come with where the operation stands, see
+    /// [`Operation::all_problems`].
     pub problems: &'static [ProblemType],
     pub sample: Sample,
 }

@@ -1,7 +1,9 @@
-//! The schemas of what goes in and out: the components of the OpenAPI document. JSON Schema 2020-12, as OpenAPI 3.1 has it.
+//! The schemas of what goes in and out: the components of the OpenAPI document. JSON Schema
+//! 2020-12, as OpenAPI 3.1 has it.
 //!
-//! What is asked is exact: no unknown fields, and what a schema lets through the API takes, as far as a schema can say (it counts characters where we count
-//! bytes, and knows no calendar). What is answered is open, for members may be added; the tests hold it closed.
+//! What is asked is exact: no unknown fields, and what a schema lets through the API takes, as far
+//! as a schema can say (it counts characters where we count bytes, and knows no calendar). What is
+//! answered is open, for members may be added; the tests hold it closed.
 
 mod answers;
 mod requests;

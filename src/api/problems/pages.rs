@@ -1,4 +1,5 @@
-//! The pages of the types of problems: one for each below `/problems`, and docs/problems.md with all of them.
+//! The pages of the types of problems: one for each below `/problems`, and docs/problems.md with
+//! all of them.
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 

@@ -1,4 +1,5 @@
-//! What a caller is told when it does not get what it asked for: RFC 9457 `application/problem+json`.
+//! What a caller is told when it does not get what it asked for: RFC 9457
+//! `application/problem+json`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use crate::api::json::answers::{Shown, TaskJson};
 use crate::domain::{TaskId, TaskView};
-use crate::node::messages::Missing;
+use crate::node::messages::NotReady;
 
 /// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
 pub const ENCODINGS: &str = "gzip, zstd";
@@ -34,7 +35,7 @@ struct More {
     verdict: Option<&'static str>,
     task: Option<TaskView>,
     current: Option<TaskId>,
-    missing: Vec<Missing>,
+    missing: Vec<NotReady>,
 }
 
 impl Problem {
@@ -120,8 +121,8 @@ impl Problem {
     }
 
     /// What keeps the node from being ready.
-    pub fn not_ready(missing: Vec<Missing>) -> Self {
-        let lacks: Vec<String> = missing.iter().map(Missing::to_string).collect();
+    pub fn not_ready(missing: Vec<NotReady>) -> Self {
+        let lacks: Vec<String> = missing.iter().map(NotReady::to_string).collect();
         let more = More { missing, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
@@ -231,7 +232,8 @@ impl Problem {
         self.kind
     }
 
-    /// Puts the problem into `response`, which has its status and perhaps headers already; `is_head`: without the body, which a HEAD has not.
+    /// Puts the problem into `response`, which has its status and perhaps headers already;
+    /// `is_head`: without the body, which a HEAD has not.
     pub fn write(&self, response: &mut Response, request_id: &str, is_head: bool) {
         let json = ProblemJson { request_id: Some(request_id), ..self.json() };
         let (parts, body) = crate::api::json::answers::json(self.kind.status(), &json).into_parts();
@@ -267,7 +269,7 @@ impl Problem {
             replaced_by: more.and_then(|more| more.task.as_ref()).and_then(|task| task.replaced_by).map(Shown),
             current_id: more.and_then(|more| more.current).map(Shown),
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
-            missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(MissingJson::of).collect(),
+            missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(NotReadyJson::of).collect(),
         }
     }
 }
@@ -309,7 +311,7 @@ pub struct ProblemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    missing: Vec<MissingJson<'a>>,
+    missing: Vec<NotReadyJson<'a>>,
 }
 
 #[derive(Debug)]
@@ -323,18 +325,19 @@ impl Serialize for TypeUri {
 
 /// Something that is missing, as `/readyz` and `/v1/cluster` show it.
 #[derive(Serialize, Debug)]
-pub struct MissingJson<'a> {
+pub struct NotReadyJson<'a> {
     what: &'static str,
     why: &'a str,
 }
 
-impl<'a> MissingJson<'a> {
-    pub fn of(missing: &'a Missing) -> Self {
+impl<'a> NotReadyJson<'a> {
+    pub fn of(missing: &'a NotReady) -> Self {
         Self { what: missing.what.name(), why: &missing.why }
     }
 }
 
-/// The answer's place is held by the problem, which [`Problem::write`] puts in words once the request's id is known.
+/// The answer's place is held by the problem, which [`Problem::write`] puts in words once the
+/// request's id is known.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.kind.status().into_response();

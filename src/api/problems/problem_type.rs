@@ -1,14 +1,17 @@
-//! The one table of the types of problems: what each is called, its status, when it is answered, and what to do then. docs/problems.md and the pages
-//! that a node serves below `/problems` are made of it.
+//! The one table of the types of problems: what each is called, its status, when it is answered,
+//! and what to do then. docs/problems.md and the pages that a node serves below `/problems` are
+//! made of it.
 //!
-//! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses (its topics, their limits, its longest delay) is 422.
-//! 429 is for what a caller has done itself, 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a member, so that the
-//! problem of one task of a batch has it, too.
+//! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses
+//! (its topics, their limits, its longest delay) is 422. 429 is for what a caller has done itself,
+//! 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a
+//! member, so that the problem of one task of a batch has it, too.
 
 use axum::http::{HeaderValue, StatusCode};
 
-/// What every `type` begins with. A name, the same on every node for ever, and no address, for a node cannot know where it can be reached: the header
-/// `Link` (rel="help") of each problem leads to its page.
+/// What every `type` begins with. A name, the same on every node for ever, and no address, for a
+/// node cannot know where it can be reached: the header `Link` (rel="help") of each problem leads
+/// to its page.
 pub(in crate::api) const TYPE_PREFIX: &str = "urn:punctual:problem:";
 
 /// A type of problem, as it is told.

@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use crate::domain::time::duration::spelled;
-use crate::node::messages::{Refusal, Trouble};
+use crate::node::messages::{Refusal, Unavailable};
 
 /// Where the parts of a task came from, so that a refusal can name the field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,17 +42,17 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
         }
         Refusal::Busy { bound } => Problem::busy(bound),
         Refusal::Draining => Problem::draining(),
-        Refusal::Unavailable { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
+        Refusal::ServerAway { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
         Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
     }
 }
 
 /// Why a call has no answer; `unknown` says what it may have done all the same.
-pub fn of_trouble(trouble: Trouble, unknown: impl FnOnce(&str) -> Problem) -> Problem {
+pub fn of_trouble(trouble: Unavailable, unknown: impl FnOnce(&str) -> Problem) -> Problem {
     match trouble {
-        Trouble::Busy { bound } => Problem::busy(bound),
-        Trouble::Unavailable { reason } => Problem::unavailable(&reason),
-        Trouble::Unknown { reason } => unknown(&reason),
-        Trouble::Draining => Problem::draining(),
+        Unavailable::Busy { bound } => Problem::busy(bound),
+        Unavailable::ServerAway { reason } => Problem::unavailable(&reason),
+        Unavailable::Unknown { reason } => unknown(&reason),
+        Unavailable::Draining => Problem::draining(),
     }
 }

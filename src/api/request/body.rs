@@ -1,4 +1,5 @@
-//! Bodies of requests: read whole, within the bounds, and held against them until the answer is made.
+//! Bodies of requests: read whole, within the bounds, and held against them until the answer is
+//! made.
 
 use std::error::Error;
 use std::{io, iter};
@@ -33,8 +34,8 @@ pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Dead
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
-/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An empty object says nothing and passes, as does `null`, which
-/// some clients send for no body.
+/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An
+/// empty object says nothing and passes, as does `null`, which some clients send for no body.
 pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<(), Problem> {
     let body = request.into_body();
     if body.is_end_stream() {

@@ -1,4 +1,5 @@
-//! A task as it was submitted, read from JSON: everything that can be checked without asking anybody is checked here.
+//! A task as it was submitted, read from JSON: everything that can be checked without asking
+//! anybody is checked here.
 
 use std::borrow::Cow;
 
@@ -17,7 +18,8 @@ use crate::api::problems::refusal::Origin;
 use crate::domain::{Record, TaskName, TopicName};
 use crate::node::messages::{Draft, Due};
 
-/// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and name stand in the path.
+/// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and
+/// name stand in the path.
 pub const FIELDS: [&str; 11] = [
     "topic",
     "name",
@@ -36,7 +38,8 @@ pub const FIELDS_OF_NAMED: [&str; 9] =
 
 type Member<'a> = Option<&'a RawValue>;
 
-/// Reads the tasks of a request one after the other; neighbours mostly share their topic, and then share its memory.
+/// Reads the tasks of a request one after the other; neighbours mostly share their topic, and then
+/// share its memory.
 #[derive(Debug, Default)]
 pub struct DraftReader {
     last_topic: Option<TopicName>,

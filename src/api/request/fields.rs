@@ -1,7 +1,7 @@
 //! JSON objects, taken apart without a copy: each member is a slice of the body.
 //!
-//! Shape first, values after: the whole text is checked to be JSON once, then each member is read by the code that knows what it should be, which can
-//! name the field and say what would be right.
+//! Shape first, values after: the whole text is checked to be JSON once, then each member is read
+//! by the code that knows what it should be, which can name the field and say what would be right.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,8 @@ use crate::api::json::values::{reason_of, shown, string_of, unlike};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 
-/// The members of the object in `text`, in the order of `names`. Refuses what is no object, members with other names, and members that are there twice.
+/// The members of the object in `text`, in the order of `names`. Refuses what is no object, members
+/// with other names, and members that are there twice.
 pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> Result<[Option<&'a RawValue>; N], Problem> {
     let mut found = [None; N];
     for (name, value) in object(text)?.pairs {
@@ -35,7 +36,8 @@ pub struct Object<'a> {
 }
 
 impl Object<'_> {
-    /// More than any of our objects may have; the rest is counted, not kept: a body of empty members must not take many times its size in memory.
+    /// More than any of our objects may have; the rest is counted, not kept: a body of empty
+    /// members must not take many times its size in memory.
     pub const PAIRS_MAX: usize = 256;
 }
 

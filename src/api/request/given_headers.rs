@@ -38,7 +38,8 @@ pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Hea
         }
         headers.push((Cow::Borrowed(TRACEPARENT), Some(Cow::Borrowed(trace.as_str().as_bytes()))));
     }
-    // One by one where it fails, to name the header: a refusal may cost more than what goes through.
+    // One by one where it fails, to name the header: a refusal may cost more than what goes
+    // through.
     Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(|error| {
         let wrong = headers.iter().find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
         let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));

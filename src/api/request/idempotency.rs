@@ -1,6 +1,7 @@
 //! `Idempotency-Key`: the name of a task that has none in its body.
 //!
-//! The draft (draft-ietf-httpapi-idempotency-key-header) writes the key as a string of RFC 8941, in quotes; most clients send it bare. Both are taken.
+//! The draft (draft-ietf-httpapi-idempotency-key-header) writes the key as a string of RFC 8941, in
+//! quotes; most clients send it bare. Both are taken.
 
 use axum::http::{HeaderMap, HeaderName};
 

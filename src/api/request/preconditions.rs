@@ -1,7 +1,8 @@
 //! `If-Match` and `If-None-Match` (RFC 9110, 13.1) of changes.
 //!
-//! The tag of a task is its id in quotes. It says which task an answer is about, not what that task has come to: so it serves preconditions, and no cache.
-//! A GET takes no notice of preconditions, and is never answered 304.
+//! The tag of a task is its id in quotes. It says which task an answer is about, not what that task
+//! has come to: so it serves preconditions, and no cache. A GET takes no notice of preconditions,
+//! and is never answered 304.
 
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -18,7 +19,8 @@ pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
     Ok(Precondition { must_be: tags_of(headers, IF_MATCH, false)?, must_not_be: tags_of(headers, IF_NONE_MATCH, true)? })
 }
 
-/// Refuses preconditions of a change that is about no task of its path: nobody should rely on what is not looked at.
+/// Refuses preconditions of a change that is about no task of its path: nobody should rely on what
+/// is not looked at.
 pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(given) = [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| headers.contains_key(name)) else { return Ok(()) };
     let detail = "nothing was done: a precondition is for a PUT or a DELETE of one task; a POST with a name never changes the task of this name";
@@ -30,7 +32,8 @@ pub fn check(condition: &Precondition, id: TaskId) -> Result<(), Problem> {
     if condition.allows(Some(id)) { Ok(()) } else { Err(Problem::unmet_by_id(id)) }
 }
 
-/// The tasks that a header names. Tags of anything else are in no set; a weak tag is in those of `If-None-Match` alone.
+/// The tasks that a header names. Tags of anything else are in no set; a weak tag is in those of
+/// `If-None-Match` alone.
 fn tags_of(headers: &HeaderMap, name: HeaderName, takes_weak: bool) -> Result<Option<TaskSet>, Problem> {
     let mut values = headers.get_all(&name).iter().peekable();
     if values.peek().is_none() {

@@ -9,8 +9,8 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::{Timestamp, TopicName};
 
-/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do harm. And a path that is not percent-encoded: taken as it is,
-/// two spellings would mean one name.
+/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do
+/// harm. And a path that is not percent-encoded: taken as it is, two spellings would mean one name.
 pub fn refuse(uri: &Uri) -> Result<(), Problem> {
     if !is_percent_encoded(uri.path()) {
         let detail = "a % in a path is followed by two hexadecimal digits: % itself is written %25";

@@ -8,12 +8,14 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A longer id is replaced by one of our own.
 const CHARS_MAX: usize = 128;
 
-/// A caller's id, or one of our own: 1 to 128 of `A-Z a-z 0-9 . _ ~ : / + = @ -`. Nothing that could break a line, a quote or a field of a log.
+/// A caller's id, or one of our own: 1 to 128 of `A-Z a-z 0-9 . _ ~ : / + = @ -`. Nothing that
+/// could break a line, a quote or a field of a log.
 #[derive(Clone, Debug)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// The request's own id when it has exactly one, and a right one; else one is made, of 32 random hexadecimal digits.
+    /// The request's own id when it has exactly one, and a right one; else one is made, of 32
+    /// random hexadecimal digits.
     pub fn of(headers: &HeaderMap) -> Self {
         let mut given = headers.get_all(&REQUEST_ID).iter();
         match (given.next(), given.next()) {

@@ -1,4 +1,5 @@
-//! What a body takes of the memory for bodies, as it comes and as it is unpacked, and what is said when it is too much.
+//! What a body takes of the memory for bodies, as it comes and as it is unpacked, and what is said
+//! when it is too much.
 
 use tokio::sync::SemaphorePermit;
 
@@ -7,8 +8,9 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::Shared;
 use crate::telemetry::Counted;
 
-/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the bytes of the tasks that were made of it are as many. What they
-/// are kept in comes on top, where there are many.
+/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the
+/// bytes of the tasks that were made of it are as many. What they are kept in comes on top, where
+/// there are many.
 #[derive(Debug)]
 pub struct Share<'a> {
     shared: &'a Shared,
@@ -21,7 +23,8 @@ impl<'a> Share<'a> {
         Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
     }
 
-    /// Takes so much more; all that there is at most, so that nobody is told for ever that others are busy.
+    /// Takes so much more; all that there is at most, so that nobody is told for ever that others
+    /// are busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
         let room = usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);

@@ -1,4 +1,5 @@
-//! W3C Trace Context: the header `traceparent` of a request, so that the trace goes on where the record is consumed.
+//! W3C Trace Context: the header `traceparent` of a request, so that the trace goes on where the
+//! record is consumed.
 
 use axum::http::{HeaderMap, HeaderName};
 
@@ -14,8 +15,9 @@ const LENGTH: usize = 55;
 pub struct TraceParent(String);
 
 impl TraceParent {
-    /// The request's, when it has exactly one and it is valid; else none: the specification has invalid ones ignored, and a task must not be refused for
-    /// its caller's tracing. Of a version that is not known yet its known part is taken, as version 00.
+    /// The request's, when it has exactly one and it is valid; else none: the specification has
+    /// invalid ones ignored, and a task must not be refused for its caller's tracing. Of a version
+    /// that is not known yet its known part is taken, as version 00.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(HEADER).iter();
         let value = given.next()?;

@@ -1,7 +1,8 @@
 //! Bodies that come compressed: gzip and zstd, unpacked within the bound on a body.
 //!
-//! A few KiB can unpack to GiB, so that what comes out is counted while it does, and a decoder may not keep a window larger than RFC 9659 allows. Only
-//! so many bodies are unpacked at a time: each takes a decoder's window besides what is counted.
+//! A few KiB can unpack to GiB, so that what comes out is counted while it does, and a decoder may
+//! not keep a window larger than RFC 9659 allows. Only so many bodies are unpacked at a time: each
+//! takes a decoder's window besides what is counted.
 
 use std::io::{self, BufRead, Read};
 
@@ -19,7 +20,8 @@ use crate::api::shared::{Shared, UNPACKED_AT_ONCE};
 const WINDOW_LOG_MAX: u32 = 23;
 /// Bytes that come out at a time.
 const PIECE_BYTES: usize = 16 << 10;
-/// Others get their turn after so many pieces, and after so many bytes that went in: of empty members of gzip nothing comes out for megabytes.
+/// Others get their turn after so many pieces, and after so many bytes that went in: of empty
+/// members of gzip nothing comes out for megabytes.
 const PIECES_AT_ONCE: usize = 16;
 const PACKED_AT_ONCE: usize = 64 << 10;
 

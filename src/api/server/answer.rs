@@ -18,14 +18,17 @@ use crate::api::problems::problem::Problem;
 use crate::api::shared::Shared;
 use crate::clock;
 
-/// An answer is handed to its connection in pieces of so many bytes at most, each when the one before is on its way: so that an answer that nobody reads
-/// keeps its place, and its share of the memory, until it is given up.
+/// An answer is handed to its connection in pieces of so many bytes at most, each when the one
+/// before is on its way: so that an answer that nobody reads keeps its place, and its share of the
+/// memory, until it is given up.
 const PIECE_BYTES: usize = 64 << 10;
-/// The last byte of a longer answer is a piece of its own: over HTTP/2 it is taken when all before it is with the connection, and until then the place is kept.
+/// The last byte of a longer answer is a piece of its own: over HTTP/2 it is taken when all before
+/// it is with the connection, and until then the place is kept.
 const TAIL_BYTES: usize = 1;
 /// What is no longer goes in one piece, and may wait in its connection without its place.
 const SMALL_BYTES: usize = 1 << 10;
-/// Places that each caller has for asking how the node is, and as many for its metrics. A platform has one or two of each in progress.
+/// Places that each caller has for asking how the node is, and as many for its metrics. A platform
+/// has one or two of each in progress.
 const PROBES_AT_ONCE_MAX: usize = 16;
 
 /// What a request holds from its header until its answer is written, or its caller has gone.
@@ -56,8 +59,8 @@ impl Place {
         self.left = Some(left);
     }
 
-    /// Sees to what nobody has read of the request's body, before its answer is written; `may_read` when its caller sends it unasked. True when no other
-    /// request can follow.
+    /// Sees to what nobody has read of the request's body, before its answer is written; `may_read`
+    /// when its caller sends it unasked. True when no other request can follow.
     pub async fn settle_rest(&mut self, may_read: bool) -> bool {
         let mut rest = match self.left.take().map(|left| left.take()) {
             None | Some(Rest::Nothing) => return false,
@@ -118,8 +121,8 @@ impl Place {
         Ok(())
     }
 
-    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change is refused; one that tells what was done waits for
-    /// others to be written.
+    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change
+    /// is refused; one that tells what was done waits for others to be written.
     pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
         let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
@@ -135,15 +138,16 @@ impl Place {
         Ok(())
     }
 
-    /// Waits until others are written. An answer that waits is in memory already, so that only some may.
+    /// Waits until others are written. An answer that waits is in memory already, so that only some
+    /// may.
     async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
         let shared = &self.shared;
         let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
         shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
     }
 
-    /// True when an answer of so many bytes must have its share of the memory; the others are bounded by the places. So are those of probes, which are
-    /// answered when the memory is full.
+    /// True when an answer of so many bytes must have its share of the memory; the others are
+    /// bounded by the places. So are those of probes, which are answered when the memory is full.
     pub fn must_hold(&self, bytes: u64) -> bool {
         let is_probe = matches!(self.admitted, Some(Purpose::Health | Purpose::Metrics));
         !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
@@ -180,7 +184,8 @@ impl Answer {
         Self { body, rest: Bytes::new(), _place: place }
     }
 
-    /// A piece of a larger answer is a copy: else whoever has not written it yet would hold all of the answer.
+    /// A piece of a larger answer is a copy: else whoever has not written it yet would hold all of
+    /// the answer.
     fn next_piece(&mut self) -> Frame<Bytes> {
         let length = match self.rest.len() {
             small @ ..=SMALL_BYTES => small,

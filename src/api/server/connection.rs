@@ -1,7 +1,8 @@
 //! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge.
 //!
-//! Who is slow is cut off ([`super::watched`]); who asks nothing for too long is sent away; a stream of HTTP/2 whose caller does not open its window is
-//! reset, for the connection beside it may be in good health.
+//! Who is slow is cut off ([`super::watched`]); who asks nothing for too long is sent away; a
+//! stream of HTTP/2 whose caller does not open its window is reset, for the connection beside it
+//! may be in good health.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -30,24 +31,29 @@ use crate::api::shared::Settings;
 use crate::clock;
 use crate::telemetry::Counted;
 
-/// What one connection of HTTP/2 may send before it is read, in bytes; the bound on bodies counts what is read.
+/// What one connection of HTTP/2 may send before it is read, in bytes; the bound on bodies counts
+/// what is read.
 const WINDOW_BYTES: u32 = 256 << 10;
-/// What is read ahead of a request, or waits to be written of an answer, over HTTP/1; more if a header may have more.
+/// What is read ahead of a request, or waits to be written of an answer, over HTTP/1; more if a
+/// header may have more.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Headers up to so many times the bound are read, so that they can be answered with a problem; the library answers beyond.
+/// Headers up to so many times the bound are read, so that they can be answered with a problem; the
+/// library answers beyond.
 const HEADER_SLACK: usize = 2;
 /// What a field counts for at least: a name of one byte without a value.
 const FIELD_BYTES_MIN: usize = FIELD_BYTES + 1;
 /// A connection of HTTP/2 that does not answer a ping within [`PONG_TIMEOUT`] is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PONG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Streams of HTTP/2 that may wait to be taken up although they were reset already: a caller beyond it opens and resets in a loop, and is cut off.
+/// Streams of HTTP/2 that may wait to be taken up although they were reset already: a caller beyond
+/// it opens and resets in a loop, and is cut off.
 const RESET_STREAMS_MAX: usize = 20;
 
 /// How long the end of the node is held up by a caller that goes on sending.
 const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
 
-/// Answers what is asked over `stream` until it ends, and reads on where the other side may still be sending.
+/// Answers what is asked over `stream` until it ends, and reads on where the other side may still
+/// be sending.
 pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: CancellationToken) {
     // Without it an answer may wait 40 ms for the caller's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
@@ -122,7 +128,8 @@ async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &Cancel
                 }
                 let left = line.idle_for(clock::monotonic()).map(|idle| settings.idle_timeout.saturating_sub(idle));
                 if left == Some(Duration::ZERO) {
-                    // A caller of HTTP/2 is told, so that a request which crosses this on its way can be repeated safely.
+                    // A caller of HTTP/2 is told, so that a request which crosses this on its way
+                    // can be repeated safely.
                     metrics.cut_off("idle");
                     is_leaving = true;
                     connection.as_mut().graceful_shutdown();
@@ -150,7 +157,8 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
         .max_buf_size(header_bytes.max(BUFFER_BYTES))
         // More than that cannot pass the bound on bytes: it alone decides.
         .max_headers(header_bytes / FIELD_BYTES_MIN)
-        // Who has said all may say so. Whoever is gone looks the same until it is written to, so that its request is carried out to its end, or its deadline.
+        // Who has said all may say so. Whoever is gone looks the same until it is written to, so
+        // that its request is carried out to its end, or its deadline.
         .half_close(true);
     builder
         .http2()
@@ -161,13 +169,15 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        // Of a stream's answer no piece is taken before the one before it is with the connection: see [`super::answer`].
+        // Of a stream's answer no piece is taken before the one before it is with the connection:
+        // see [`super::answer`].
         .max_send_buf_size(1)
         .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
     builder
 }
 
-/// Runs the streams of HTTP/2, none longer than a request and the writing of its answer may take together.
+/// Runs the streams of HTTP/2, none longer than a request and the writing of its answer may take
+/// together.
 #[derive(Clone)]
 struct Streams {
     api: Api,

@@ -1,8 +1,11 @@
-//! A lingering close: reads on for a while after the last answer of a connection, and throws away what comes.
+//! A lingering close: reads on for a while after the last answer of a connection, and throws away
+//! what comes.
 //!
-//! A socket that is closed with bytes unread is reset, and the reset overtakes the answer: a caller that is still sending sees a broken pipe
-//! and never learns why. So the sending side is closed first, and the caller's bytes are read until it has closed its side, or until a limit.
-//! Nothing is kept of them: a connection that lingers takes [`PIECE_BYTES`] while it is polled, and no place among the requests.
+//! A socket that is closed with bytes unread is reset, and the reset overtakes the answer: a caller
+//! that is still sending sees a broken pipe and never learns why. So the sending side is closed
+//! first, and the caller's bytes are read until it has closed its side, or until a limit. Nothing
+//! is kept of them: a connection that lingers takes [`PIECE_BYTES`] while it is polled, and no
+//! place among the requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +20,13 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Bytes that are read at a time, on the stack.
 const PIECE_BYTES: usize = 8 << 10;
-/// Bytes that are read on at least, whatever the limit on bodies is: a caller that sends several times too much still reads that it did.
+/// Bytes that are read on at least, whatever the limit on bodies is: a caller that sends several
+/// times too much still reads that it did.
 const BYTES_MIN: u64 = 64 << 20;
 /// How many bodies of the largest size are read on.
 const BODIES_MAX: u64 = 4;
-/// How long a caller may send nothing, and not close its side either. nginx waits as long (`lingering_timeout`).
+/// How long a caller may send nothing, and not close its side either. nginx waits as long
+/// (`lingering_timeout`).
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// How a lingering close came to its end.

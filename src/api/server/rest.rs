@@ -22,7 +22,8 @@ use super::linger::Limits;
 
 /// So much is read before the answer goes out.
 const BYTES_MAX: usize = 64 << 10;
-/// So long an answer waits for it. A client that sends a header and its body in two packets sends them one right after the other.
+/// So long an answer waits for it. A client that sends a header and its body in two packets sends
+/// them one right after the other.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// What nobody has read of a body.
@@ -119,7 +120,8 @@ fn is_small(rest: &Incoming, read: usize) -> bool {
     read.saturating_add(to_come) <= BYTES_MAX
 }
 
-/// Reads on, and throws away what comes, within `limits` and while `goes_on`. False when it did not come to the end.
+/// Reads on, and throws away what comes, within `limits` and while `goes_on`. False when it did not
+/// come to the end.
 pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> bool) -> bool {
     let reading = async {
         let mut bytes_left = limits.bytes_max;

@@ -38,7 +38,8 @@ pub struct Api {
     operations: Arc<[(&'static str, Method, &'static Operation)]>,
 }
 
-/// All routes. Literal ones stand before those with a parameter that would match them, too: the label of a request is the first that matches.
+/// All routes. Literal ones stand before those with a parameter that would match them, too: the
+/// label of a request is the first that matches.
 fn routes() -> [Route; 18] {
     use operations as ops;
     [
@@ -122,7 +123,8 @@ impl Api {
         // Whoever waits to be asked for its body is not asked for what nobody wants to know.
         let may_read_rest = !request.headers().contains_key(header::EXPECT);
         let id = RequestId::of(request.headers());
-        // Of the level of what is logged in it: whoever does not look at each request need not pay for it.
+        // Of the level of what is logged in it: whoever does not look at each request need not pay
+        // for it.
         let span = tracing::debug_span!("request", request_id = %id);
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
@@ -149,7 +151,8 @@ impl Api {
         }
         let is_last = place.settle_rest(may_read_rest).await;
         if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
-            // The rest of a body stands where the next request would; and callers of a node that drains shall go elsewhere.
+            // The rest of a body stands where the next request would; and callers of a node that
+            // drains shall go elsewhere.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.headers_mut().insert(REQUEST_ID, id.into_header());
@@ -176,7 +179,8 @@ impl Api {
         self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
-    /// Takes a place among the requests in flight. Probes have places of their own, and are answered while the node drains.
+    /// Takes a place among the requests in flight. Probes have places of their own, and are
+    /// answered while the node drains.
     fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
@@ -201,7 +205,8 @@ impl Api {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_panic) => {
-                // The panic hook has said where. One request that meets a bug must not take the node with it, nor, sent again, the next node.
+                // The panic hook has said where. One request that meets a bug must not take the
+                // node with it, nor, sent again, the next node.
                 tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
                 Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
             }
@@ -227,7 +232,8 @@ fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: 
     }
 }
 
-/// Bytes of a request's header, counted as HTTP/2 does, so that the bound is the same for both versions.
+/// Bytes of a request's header, counted as HTTP/2 does, so that the bound is the same for both
+/// versions.
 fn size_of(request: &Request<Body>) -> usize {
     let fields =
         |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>();

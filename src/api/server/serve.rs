@@ -1,7 +1,7 @@
 //! Connections: accepted within the bounds, of each caller and of all, ended when the node ends.
 //!
-//! While the node drains connections are still accepted, so that callers and probes are told; only `stopping` ends them, each after the request that
-//! it is at.
+//! While the node drains connections are still accepted, so that callers and probes are told; only
+//! `stopping` ends them, each after the request that it is at.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,22 +23,24 @@ use crate::api::line::Callers;
 use crate::api::problems::problem::Problem;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::clock;
-use crate::domain::Seldom;
+use crate::domain::Throttle;
 use crate::shutdown::{Failure, Tasks};
 
 /// When accepting fails for want of file descriptors: they come back when a connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections beyond a limit that are read on until their callers have their answer; others are closed at once.
+/// Connections beyond a limit that are read on until their callers have their answer; others are
+/// closed at once.
 const TURNED_AWAY_MAX: usize = 64;
 const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
 /// It fails as often as it is tried then: said once in so long.
 const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
-/// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of `tasks`.
+/// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of
+/// `tasks`.
 pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
     let connections = Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
-    let mut said = Seldom::new(SAY_ACCEPT_EVERY);
+    let mut said = Throttle::new(SAY_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -72,7 +74,7 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
     }
 }
 
-async fn pause_after(error: &io::Error, said: &mut Seldom) {
+async fn pause_after(error: &io::Error, said: &mut Throttle) {
     let is_of_one_connection =
         matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted);
     if !is_of_one_connection {
@@ -98,7 +100,8 @@ impl TurnedAway {
 
     /// Answers at once, and closes when the caller has sent what it is sending.
     fn answer(&self, mut stream: TcpStream, problem: &Problem) {
-        // A socket that was just opened has room for this; if it has not, the caller sees a closed connection.
+        // A socket that was just opened has room for this; if it has not, the caller sees a closed
+        // connection.
         if let Err(error) = stream.try_write(&answer_of(problem)) {
             tracing::debug!(%error, "tell a caller that there are too many connections");
             return;

@@ -10,7 +10,8 @@
 //! the end of what nobody reads       `answer_timeout` and more limits, by [`super::linger`], to which the socket is left
 //! ```
 //!
-//! A timer is made only when there is something to wait for; a request that comes whole and an answer that the socket takes at once make none.
+//! A timer is made only when there is something to wait for; a request that comes whole and an
+//! answer that the socket takes at once make none.
 
 use std::future::Future;
 use std::io;
@@ -32,7 +33,8 @@ pub struct Watched {
     stream: Option<TcpStream>,
     api: Api,
     line: Arc<Line>,
-    /// How many requests there had been when bytes came last outside of a request: those bytes are a header's, if no request has begun since.
+    /// How many requests there had been when bytes came last outside of a request: those bytes are
+    /// a header's, if no request has begun since.
     begun: Option<u64>,
     header: Option<Timer>,
     /// Runs from when the other side first fell behind until all was written.
@@ -54,7 +56,8 @@ impl Watched {
     /// True while the header of a request is awaited that has begun, or must begin.
     fn awaits_header(&self) -> bool {
         let asked = self.line.asked();
-        // Of HTTP/2 any byte may be a ping: half a header holds a connection there until it is idle for too long.
+        // Of HTTP/2 any byte may be a ping: half a header holds a connection there until it is idle
+        // for too long.
         asked == 0 || (self.begun == Some(asked) && !self.line.is_multiplexed())
     }
 
@@ -76,7 +79,8 @@ impl Watched {
         Poll::Ready(Err(self.cut_off("answer")))
     }
 
-    /// True when the other side has not been heard to its end: it sends what nobody reads, and a close now would reset the connection.
+    /// True when the other side has not been heard to its end: it sends what nobody reads, and a
+    /// close now would reset the connection.
     fn must_linger(&self) -> bool {
         let has_begun = self.begun == Some(self.line.asked()) && !self.line.is_multiplexed();
         !self.is_at_end && !self.is_cut_off && (self.line.has_rest() || has_begun)
@@ -139,7 +143,8 @@ impl AsyncWrite for Watched {
 }
 
 impl Drop for Watched {
-    /// Here and not in `poll_shutdown`, which the library does not call of a connection whose request asked for an upgrade.
+    /// Here and not in `poll_shutdown`, which the library does not call of a connection whose
+    /// request asked for an upgrade.
     fn drop(&mut self) {
         if self.must_linger()
             && let Some(stream) = self.stream.take()

@@ -1,4 +1,5 @@
-//! Tags, preconditions, keys of idempotency, and what is said of a task that another one has replaced.
+//! Tags, preconditions, keys of idempotency, and what is said of a task that another one has
+//! replaced.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Requests that are answered before their body was read: the caller reads its answer, and knows whether the connection goes on.
+//! Requests that are answered before their body was read: the caller reads its answer, and knows
+//! whether the connection goes on.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The interface about itself: the document that is served is the one that is checked in, and so are the pages of the problems.
+//! The interface about itself: the document that is served is the one that is checked in, and so
+//! are the pages of the problems.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Callers over HTTP/1.1 that are slow, silent or boundless: each is cut off, and what it held is free again.
+//! Callers over HTTP/1.1 that are slow, silent or boundless: each is cut off, and what it held is
+//! free again.
 
 use std::time::Duration;
 

@@ -169,7 +169,8 @@ async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_
     wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
 }
 
-/// A stream that is reset while its caller is still sending is a failure to some clients, curl 7.88 among them.
+/// A stream that is reset while its caller is still sending is a failure to some clients, curl 7.88
+/// among them.
 #[tokio::test]
 async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
     let (address, tasks, api) = served(Settings::default()).await;

@@ -1,5 +1,6 @@
-//! Each wrong request with its exact status, problem type and field. Nothing of them is stored. Those that are wrong on any node are in `rows`, and sent to
-//! a real one by tests/integration/bad_input.rs, too.
+//! Each wrong request with its exact status, problem type and field. Nothing of them is stored.
+//! Those that are wrong on any node are in `rows`, and sent to a real one by
+//! tests/integration/bad_input.rs, too.
 
 use super::*;
 

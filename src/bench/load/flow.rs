@@ -1,5 +1,6 @@
-//! How tasks are submitted. At a rate: each call goes out when its time has come, whether or not earlier ones were answered, and its wait for a free
-//! connection counts (no coordinated omission). Or as fast as the connections take them.
+//! How tasks are submitted. At a rate: each call goes out when its time has come, whether or not
+//! earlier ones were answered, and its wait for a free connection counts (no coordinated omission).
+//! Or as fast as the connections take them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,8 @@ use crate::domain::Monotonic;
 /// How often calls are released whose time has come.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Calls that wait for a connection. It has no bound but the run's own size: an open loop does not slow down because the other side does.
+/// Calls that wait for a connection. It has no bound but the run's own size: an open loop does not
+/// slow down because the other side does.
 #[derive(Debug)]
 struct Queue {
     calls: Mutex<VecDeque<Call>>,
@@ -45,8 +47,8 @@ impl Queue {
     }
 }
 
-/// Submits what `next` makes, at a rate: `next` is asked for the tasks of the calls whose time has come, and says when it is over. Returns how long answers
-/// took, from the release of the call.
+/// Submits what `next` makes, at a rate: `next` is asked for the tasks of the calls whose time has
+/// come, and says when it is over. Returns how long answers took, from the release of the call.
 ///
 /// # Errors
 /// When a connection cannot be opened.
@@ -92,7 +94,8 @@ pub enum Next {
     Over,
 }
 
-/// Submits what `next` makes, call by call on each connection, until it makes nothing more. `next` gets the number of the connection.
+/// Submits what `next` makes, call by call on each connection, until it makes nothing more. `next`
+/// gets the number of the connection.
 ///
 /// # Errors
 /// When a connection cannot be opened.
@@ -164,7 +167,8 @@ mod tests {
         let ledger = Arc::new(Ledger::new(1, 0));
         let planned = Arc::clone(&ledger);
         let mut calls = 0;
-        // Ten calls at once on one connection that takes 20 ms each: the last one waits for the nine before it.
+        // Ten calls at once on one connection that takes 20 ms each: the last one waits for the
+        // nine before it.
         let next = move |_elapsed| {
             calls += 1;
             if calls > 10 { Next::Over } else { Next::Call(vec![planned.plan(0)]) }

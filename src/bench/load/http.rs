@@ -1,4 +1,5 @@
-//! One kept-alive HTTP/1 connection to a node: the cheapest client there is, for it shares the machine with what it measures.
+//! One kept-alive HTTP/1 connection to a node: the cheapest client there is, for it shares the
+//! machine with what it measures.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What is in the records: a key that tells the run and the task, and a payload that does not compress much better than real ones.
+//! What is in the records: a key that tells the run and the task, and a payload that does not
+//! compress much better than real ones.
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};

@@ -1,4 +1,5 @@
-//! Submits over REST, as any client would: one task by `POST /v1/tasks`, several by `POST /v1/tasks/batch`.
+//! Submits over REST, as any client would: one task by `POST /v1/tasks`, several by `POST
+//! /v1/tasks/batch`.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -154,7 +155,8 @@ fn kind_of(answer: &Answer) -> Kind {
     serde_json::from_slice(&answer.body).unwrap_or_default()
 }
 
-/// What an answer says of a task: some of the errors of a server leave it open whether it was stored.
+/// What an answer says of a task: some of the errors of a server leave it open whether it was
+/// stored.
 fn reply_of(status: u16, kind: &Kind) -> Reply {
     let is_open = kind.name.is_empty() || kind.name.ends_with(":outcome-unknown");
     match status {
@@ -205,7 +207,8 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
         let none = answered(&answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#), 2);
         assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
-        // It may be stored: whoever says that it was refused would blame the cluster for its record.
+        // It may be stored: whoever says that it was refused would blame the cluster for its
+        // record.
         for body in [r#"{"type":"urn:punctual:problem:outcome-unknown"}"#, "a proxy's page"] {
             assert!(answered(&answer(503, body), 2).is_err(), "{body}");
         }

@@ -1,4 +1,5 @@
-//! Pictures of runs: how late how many were, and how it went on over time. Plain SVG, so that a browser and a Markdown page can show it.
+//! Pictures of runs: how late how many were, and how it went on over time. Plain SVG, so that a
+//! browser and a Markdown page can show it.
 
 use std::fmt::Write as _;
 
@@ -38,7 +39,8 @@ pub fn of_report(report: &Report) -> Option<String> {
     Some(picture(&title, &report.measured, &[Curve { label: "punctual", spans, series: &report.series }]))
 }
 
-/// A picture of several runs beside each other. `measured` names what the axis of milliseconds shows.
+/// A picture of several runs beside each other. `measured` names what the axis of milliseconds
+/// shows.
 pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
     let height = TOP + PANEL_HEIGHT + 70.0 + 18.0 * f64::from(u32::try_from(curves.len()).unwrap_or(0));
     let scale = Scale::of_spans(curves);

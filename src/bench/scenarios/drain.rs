@@ -38,7 +38,8 @@ pub trait Publishers {
     fn start(&mut self) -> impl Future<Output = Result<(), String>>;
 }
 
-/// Submits all, has the publishers stopped before it is due and started when all of it is overdue, and waits for the last record.
+/// Submits all, has the publishers stopped before it is due and started when all of it is overdue,
+/// and waits for the last record.
 ///
 /// # Errors
 /// In words, when the scenario cannot be run, or the tasks were not stored in time.

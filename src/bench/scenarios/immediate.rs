@@ -16,8 +16,8 @@ pub struct Plan {
     pub warm_up: Duration,
 }
 
-/// Submits one task per request, due at once. Its due time is taken to be the moment at which the request is ready to go: waiting for a free connection
-/// counts.
+/// Submits one task per request, due at once. Its due time is taken to be the moment at which the
+/// request is ready to go: waiting for a free connection counts.
 ///
 /// # Errors
 /// In words, when the scenario cannot be run.

@@ -1,4 +1,5 @@
-//! How late tasks are at a steady rate, while tasks are submitted at the same rate and many others wait; also the soak, which is the same for hours.
+//! How late tasks are at a steady rate, while tasks are submitted at the same rate and many others
+//! wait; also the soak, which is the same for hours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,14 +39,16 @@ pub struct Plan {
     pub pending: u64,
 }
 
-/// Submits at the rate; measures what is due once tasks are due at the full rate and the warm-up is over.
+/// Submits at the rate; measures what is due once tasks are due at the full rate and the warm-up is
+/// over.
 ///
 /// # Errors
 /// In words, when the scenario cannot be run.
 pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
     fill(intake, plan.pending, BACKGROUND).await?;
     let run = Run::start(setup, plan.scenario).await?;
-    // All submits before `ahead.end` has passed are a ramp: not yet everything that is due then was submitted.
+    // All submits before `ahead.end` has passed are a ramp: not yet everything that is due then was
+    // submitted.
     let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
     let submits = flow::open_loop(intake, plan.lanes, &run.ledger, submitter(plan, &run, due.end));
@@ -92,7 +95,8 @@ fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration)
     }
 }
 
-/// Looks at the processes at the beginning and the end of what is measured, and now and then in between.
+/// Looks at the processes at the beginning and the end of what is measured, and now and then in
+/// between.
 async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
     let mut looks = Vec::new();
     let mut at = due.start;
@@ -106,8 +110,9 @@ async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
     looks
 }
 
-/// Spans of what is measured that are held against each other, so that what grows shows, each with its name: the first fifth and the last. A soak has sixths, and
-/// one more after it has settled in: of half an hour, the minutes 0 to 5, 5 to 10 and 25 to 30.
+/// Spans of what is measured that are held against each other, so that what grows shows, each with
+/// its name: the first fifth and the last. A soak has sixths, and one more after it has settled in:
+/// of half an hour, the minutes 0 to 5, 5 to 10 and 25 to 30.
 pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
     if scenario == SOAK {
         let sixth = measured / 6;

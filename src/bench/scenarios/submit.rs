@@ -1,4 +1,5 @@
-//! How many submits a second are taken, and how long their answers take: as many as there can be, or at a rate.
+//! How many submits a second are taken, and how long their answers take: as many as there can be,
+//! or at a rate.
 
 use std::sync::Arc;
 use std::time::Duration;

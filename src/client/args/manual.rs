@@ -25,7 +25,8 @@ Exit codes:
   2  wrong usage
   3  not shown: the node cannot be reached, is busy, or lacks a server; try again";
 
-// Usage by hand: the library's own would show what has a variable as required once the variable is set.
+// Usage by hand: the library's own would show what has a variable as required once the variable is
+// set.
 
 pub const SHOW_USAGE: &str = "\
 punctual show <ID> [OPTIONS]

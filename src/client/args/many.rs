@@ -9,7 +9,8 @@ use crate::domain::TaskId;
 /// A range of due times.
 #[derive(Args, Clone, Debug)]
 pub struct Range {
-    /// Due at this moment or later: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or milliseconds since the epoch.
+    /// Due at this moment or later: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or
+    /// milliseconds since the epoch.
     #[arg(long, value_name = "TIME")]
     pub due_from: Option<String>,
     /// Due before this moment.
@@ -45,7 +46,8 @@ pub struct List {
     pub range: Range,
     #[command(flatten)]
     pub part: Part,
-    /// Says how many tasks are pending instead: in all, by topic, and by minute of the coming hour; and what of it is an estimate.
+    /// Says how many tasks are pending instead: in all, by topic, and by minute of the coming hour;
+    /// and what of it is an estimate.
     #[arg(long, conflicts_with_all = ["due_from", "due_to", "limit", "all", "cursor"])]
     pub counts: bool,
     #[command(flatten)]

@@ -7,7 +7,8 @@ use clap::{ArgGroup, Args};
 use crate::domain::TaskName;
 use crate::domain::time::duration::{self, spelled};
 
-/// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at most 255 bytes.
+/// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at
+/// most 255 bytes.
 const RUN_ID_BYTES_MAX: usize = 200;
 
 /// Which node is asked, and how it is answered.
@@ -16,7 +17,8 @@ pub struct Node {
     /// Any node of the cluster.
     #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
     pub url: String,
-    /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on stderr.
+    /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on
+    /// stderr.
     #[arg(long)]
     pub json: bool,
     /// How long the call may take, from 1s to 1h. A node itself answers within 30s.
@@ -24,7 +26,8 @@ pub struct Node {
     pub timeout: Duration,
 }
 
-/// Says what is meant: at least one of these. Each says by itself which others it excludes, or needs.
+/// Says what is meant: at least one of these. Each says by itself which others it excludes, or
+/// needs.
 pub fn which(ids: &[&'static str]) -> ArgGroup {
     ArgGroup::new("which").args(ids).required(true).multiple(true)
 }
@@ -43,7 +46,8 @@ pub fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// A value may begin with a hyphen; one that begins with two is a flag whose own value was forgotten.
+/// A value may begin with a hyphen; one that begins with two is a flag whose own value was
+/// forgotten.
 pub fn no_flag(text: &str) -> Result<String, String> {
     if text.starts_with("--") {
         return Err("it begins like a flag: was the value forgotten?".to_owned());
@@ -56,7 +60,8 @@ pub fn name(text: &str) -> Result<String, String> {
     TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
 }
 
-/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node judges everything else.
+/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node judges
+/// everything else.
 pub fn delay(text: &str) -> Result<String, String> {
     let number = text.trim();
     if number.parse::<f64>().is_ok() {

@@ -20,8 +20,8 @@ use crate::clock;
 use crate::domain::Monotonic;
 
 const BATCH: [&str; 3] = ["v1", "tasks", "batch"];
-/// A batch that broke off so often in a row goes on in halves: what is smaller gets through a bad line sooner, and one task that the node cannot answer
-/// does not hold the others up.
+/// A batch that broke off so often in a row goes on in halves: what is smaller gets through a bad
+/// line sooner, and one task that the node cannot answer does not hold the others up.
 const BREAKS_BEFORE_SPLIT: u32 = 2;
 
 /// What all batches of a run share.
@@ -77,7 +77,8 @@ impl Delivery<'_> {
                     } else {
                         parts.push(lines);
                     }
-                    // One line that is answered 503 for ever does not end the run while others get through.
+                    // One line that is answered 503 for ever does not end the run while others get
+                    // through.
                     self.last_through.get().into_iter().for_each(|at| patience.others_succeeded(at));
                     let pause = patience.pause(clock::monotonic(), retry_after, rand::random());
                     let Some(pause) = pause else {

@@ -1,4 +1,5 @@
-//! Whether a line is the task that its name stands for already. Pure: pairs of lines and tasks test it.
+//! Whether a line is the task that its name stands for already. Pure: pairs of lines and tasks test
+//! it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,8 +16,8 @@ use crate::domain::Timestamp;
 
 /// The header that a node adds from the request of a submit.
 const TRACE: &str = "traceparent";
-/// A due time that was past at the submit was moved to that moment. One that lies further ahead than this, by this machine's clock,
-/// was not moved.
+/// A due time that was past at the submit was moved to that moment. One that lies further ahead
+/// than this, by this machine's clock, was not moved.
 const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
 
 /// A member in which a line and its task differ.
@@ -72,7 +73,8 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The record's value, and within that `None` for a tombstone. `None`: it is not there, or not readable.
+    /// The record's value, and within that `None` for a tombstone. `None`: it is not there, or not
+    /// readable.
     fn payload(&self) -> Option<Option<Cow<'a, [u8]>>> {
         if self.tombstone {
             return Some(None);
@@ -117,9 +119,11 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
     }
 }
 
-/// In what the line `line` differs from `task`, a task as a node answers it; empty when they are the same, as far as can be told.
+/// In what the line `line` differs from `task`, a task as a node answers it; empty when they are
+/// the same, as far as can be told.
 ///
-/// A delay has no fixed due time, and what a node does not keep any more cannot be compared. `now` is this machine's clock.
+/// A delay has no fixed due time, and what a node does not keep any more cannot be compared. `now`
+/// is this machine's clock.
 pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
     let (Ok(line), Ok(task)) = (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task)) else {
         return Vec::new();

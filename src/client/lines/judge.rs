@@ -51,7 +51,8 @@ pub struct Refused {
 #[derive(Debug, Default)]
 pub struct Round {
     pub settled: Vec<Settled>,
-    /// Lines whose names stood for tasks before this run sent them, with these tasks: are they the same?
+    /// Lines whose names stood for tasks before this run sent them, with these tasks: are they the
+    /// same?
     pub known: Vec<(Line, Box<RawValue>)>,
     pub next: Next,
 }

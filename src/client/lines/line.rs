@@ -1,4 +1,5 @@
-//! A line of the input as a task: its shape checked, and a name put in that makes it safe to send again.
+//! A line of the input as a task: its shape checked, and a name put in that makes it safe to send
+//! again.
 
 use std::fmt;
 
@@ -41,7 +42,8 @@ impl Naming {
         Self { run_id: run_id.to_owned(), topic: topic.map(|topic| serde_json::Value::from(topic).to_string()) }
     }
 
-    /// The task of a line; `None` for an empty one. Only members are added: what the line says goes to the node byte for byte.
+    /// The task of a line; `None` for an empty one. Only members are added: what the line says goes
+    /// to the node byte for byte.
     pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
         let not_json = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
         let not_a_task = || WrongLine { number, kind: WrongKind::NotATask, detail: "a task is an object of JSON".to_owned() };

@@ -1,4 +1,5 @@
-//! The input, read line by line in a thread of its own: a read that waits for ever (a terminal, a pipe that nobody writes to) holds nobody up.
+//! The input, read line by line in a thread of its own: a read that waits for ever (a terminal, a
+//! pipe that nobody writes to) holds nobody up.
 //!
 //! What was read and not yet sent is bounded: the channel is, and so are its chunks and each line.
 

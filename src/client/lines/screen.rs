@@ -1,4 +1,5 @@
-//! What is shown of a run while it goes on, on stderr: a bar on a terminal, a line now and then elsewhere.
+//! What is shown of a run while it goes on, on stderr: a bar on a terminal, a line now and then
+//! elsewhere.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Mutex, PoisonError};

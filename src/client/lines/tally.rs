@@ -70,7 +70,8 @@ impl Tally {
         }
     }
 
-    /// Lines up to `last` are done with as well: `refused` of them are not sent at all, others are empty.
+    /// Lines up to `last` are done with as well: `refused` of them are not sent at all, others are
+    /// empty.
     pub const fn passed(&mut self, refused: u64, last: u64) {
         self.counts.refused += refused;
         self.last_taken = last;

@@ -26,10 +26,12 @@ use crate::shutdown::Tasks;
 const BATCH: usize = 10;
 const CONCURRENCY: usize = 3;
 
-/// What a server does with the names of a batch: an answer, or `None` to leave the caller without one.
+/// What a server does with the names of a batch: an answer, or `None` to leave the caller without
+/// one.
 type Manners = dyn Fn(usize, &[String]) -> Option<(u16, Value)> + Send + Sync;
 
-/// A server; it keeps the names of each request. It has forgotten what the tasks were that it knows.
+/// A server; it keeps the names of each request. It has forgotten what the tasks were that it
+/// knows.
 async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>>>>) {
     rustls::crypto::ring::default_provider().install_default().ok();
     let asked: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();

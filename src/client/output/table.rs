@@ -1,6 +1,7 @@
 //! Rows under each other.
 
-/// A table that is printed page by page: a column grows with what it holds, and does not shrink again.
+/// A table that is printed page by page: a column grows with what it holds, and does not shrink
+/// again.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     widths: [usize; N],

@@ -4,14 +4,16 @@ use thiserror::Error;
 
 /// Header names that are Punctual's own; a submitter may not use them.
 pub const RESERVED_PREFIX: &str = "punctual-";
-/// At most this many headers on one task: more is a mistake, and each costs the producer about 1 us.
+/// At most this many headers on one task: more is a mistake, and each costs the producer about 1
+/// us.
 pub const COUNT_MAX: usize = 128;
 
 /// The length of a null value, after which no value comes. No value is as long.
 const NULL: u32 = u32::MAX;
 
-/// Headers in the order in which they were given, in the encoding of the column `headers`: for each, the length of the name (u16, big endian), the
-/// name, the length of the value (u32, big endian), the value; of a null value the length is `ffffffff`. No headers are no bytes.
+/// Headers in the order in which they were given, in the encoding of the column `headers`: for
+/// each, the length of the name (u16, big endian), the name, the length of the value (u32, big
+/// endian), the value; of a null value the length is `ffffffff`. No headers are no bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Headers(Vec<u8>);
 
@@ -30,7 +32,8 @@ pub enum HeadersError {
 }
 
 impl Headers {
-    /// Headers with these names and values; a name may be there several times, and a value may be null.
+    /// Headers with these names and values; a name may be there several times, and a value may be
+    /// null.
     pub fn new<'a, V: Into<Option<&'a [u8]>>>(headers: impl IntoIterator<Item = (&'a str, V)>) -> Result<Self, HeadersError> {
         let mut encoded = Vec::new();
         for (count, (name, value)) in headers.into_iter().enumerate() {
@@ -78,7 +81,8 @@ fn check_name(name: &str) -> Result<(), HeadersError> {
     Ok(())
 }
 
-/// Reads an encoding back, header by header; it ends early at bytes that are no encoding, and never panics.
+/// Reads an encoding back, header by header; it ends early at bytes that are no encoding, and never
+/// panics.
 pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
     let mut rest = encoded;
     std::iter::from_fn(move || {

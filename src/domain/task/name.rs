@@ -4,7 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text), and neither `.` nor `..`; unique within its topic.
+/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text), and neither `.` nor `..`;
+/// unique within its topic.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskName(Box<str>);
 
@@ -28,7 +29,8 @@ impl TaskName {
             0 => Err(TaskNameError::Empty),
             length if length > BYTES_MAX => Err(TaskNameError::TooLong(length)),
             _ if name.contains('\0') => Err(TaskNameError::Nul),
-            // WHATWG URL normalises them away, so that no usual client would reach such a task by its name.
+            // WHATWG URL normalises them away, so that no usual client would reach such a task by
+            // its name.
             _ if matches!(name, "." | "..") => Err(TaskNameError::Dots),
             _ => Ok(Self(name.into())),
         }

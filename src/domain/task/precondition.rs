@@ -2,7 +2,8 @@
 
 use crate::domain::TaskId;
 
-/// Which task a name must stand for, and which it must not, so that a change by this name takes effect.
+/// Which task a name must stand for, and which it must not, so that a change by this name takes
+/// effect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Precondition {
     pub must_be: Option<TaskSet>,
@@ -49,7 +50,8 @@ mod tests {
         let id = |random| TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), random);
         let these = || Some(TaskSet::These(vec![id(1), id(2)]));
         let (any, none) = (|| Some(TaskSet::Any), || Some(TaskSet::These(Vec::new())));
-        // What must be, what must not be; allowed for no task, for one of those, and for another one.
+        // What must be, what must not be; allowed for no task, for one of those, and for another
+        // one.
         for (must_be, must_not_be, wanted) in [
             (None, None, [true, true, true]),
             (any(), None, [false, true, true]),

@@ -1,13 +1,15 @@
 //! The order of submits, as it stands in the ids of tasks of one key that are due at the same time.
 //!
-//! An id has 56 bits for it, in which a later submit is the higher number. They tell how far ahead of its due time a task was submitted, the far ones first:
+//! An id has 56 bits for it, in which a later submit is the higher number. They tell how far ahead
+//! of its due time a task was submitted, the far ones first:
 //!
 //! ```text
 //!   6 bits    the power of two of that span (in 1/512 us, from 2^16 on), inverted
 //!   50 bits   what the span is beyond that power, inverted: as many bits as the power has, the rest is random
 //! ```
 //!
-//! So a task that is due soon has many random bits, and one that is due in years has none but those of its moment: of the 1/512 us, 9 bits are random.
+//! So a task that is due soon has many random bits, and one that is due in years has none but those
+//! of its moment: of the 1/512 us, 9 bits are random.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,11 +23,14 @@ const SPAN_BITS: u32 = 50;
 const CHANCE_BITS: u32 = 9;
 /// The least span that is told apart: 128 us.
 const SPAN_MIN: u32 = 16;
-/// Spans are measured to so much after the due time: what is overdue is due in the millisecond of its submit, which may have begun before.
+/// Spans are measured to so much after the due time: what is overdue is due in the millisecond of
+/// its submit, which may have begun before.
 const MARGIN: Duration = Duration::from_micros(1 << 16);
-/// Submits of one moment follow each other by three times so much at most: an eighth of a microsecond.
+/// Submits of one moment follow each other by three times so much at most: an eighth of a
+/// microsecond.
 const STEP_MIN: u64 = 64;
-/// The order runs ahead of the clock by so much at most. It does when more than four million tasks are submitted in a second, or the clock was set back.
+/// The order runs ahead of the clock by so much at most. It does when more than four million tasks
+/// are submitted in a second, or the clock was set back.
 const AHEAD_MAX: u64 = 32_000 << CHANCE_BITS;
 
 /// Where a submit stands in the order of all: its moment of the cluster's clock in 1/512 us.
@@ -39,8 +44,8 @@ pub struct SubmitOrder {
 }
 
 impl SubmitOrder {
-    /// The position of a task that is submitted `now` and due at `due_at`: above all before, and by so much that two tasks due at the same time never have the
-    /// same order in their ids.
+    /// The position of a task that is submitted `now` and due at `due_at`: above all before, and by
+    /// so much that two tasks due at the same time never have the same order in their ids.
     pub fn next(&self, now: Timestamp, due_at: Timestamp, random: u64) -> Position {
         let fresh = (micros(now) << CHANCE_BITS) | (random & ((1 << CHANCE_BITS) - 1));
         let coarse = span_of(due_at, Position(fresh)).ilog2().saturating_sub(SPAN_BITS);
@@ -56,7 +61,8 @@ impl SubmitOrder {
     }
 }
 
-/// The order of a task due at `due_at` among those due then: [`ORDER_BITS`] bits, of which the lowest may be from `random`.
+/// The order of a task due at `due_at` among those due then: [`ORDER_BITS`] bits, of which the
+/// lowest may be from `random`.
 pub(in crate::domain) fn order_of(due_at: Timestamp, position: Position, random: u64) -> u64 {
     let span = span_of(due_at, position);
     let power = span.ilog2();
@@ -70,7 +76,8 @@ pub(in crate::domain) fn order_of(due_at: Timestamp, position: Position, random:
     (inverted & !free) | (random & free)
 }
 
-/// How far ahead of its due time a task has its position, in 1/512 us: 2^16 at least, less than 2^69.
+/// How far ahead of its due time a task has its position, in 1/512 us: 2^16 at least, less than
+/// 2^69.
 fn span_of(due_at: Timestamp, position: Position) -> u128 {
     let end = u128::from(micros(due_at.plus(MARGIN))) << CHANCE_BITS;
     end.saturating_sub(u128::from(position.0)).max(1 << SPAN_MIN)
@@ -156,7 +163,8 @@ mod tests {
         assert_eq!(after.0 >> CHANCE_BITS, micros(at(NOW - 5_000_000)));
     }
 
-    /// Random bits that are left in the id of a task, to somebody who knows the microsecond of its submit.
+    /// Random bits that are left in the id of a task, to somebody who knows the microsecond of its
+    /// submit.
     fn chance_of(ahead: i64) -> u32 {
         let power = span_of(at(NOW + ahead), Position(micros(at(NOW)) << CHANCE_BITS)).ilog2();
         SPAN_BITS + CHANCE_BITS - power

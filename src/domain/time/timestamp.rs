@@ -5,7 +5,8 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch by the clock of the cluster (Postgres's `clock_timestamp()`).
 ///
-/// Due times are whole milliseconds; the microseconds are there because the clock that is held against them is finer.
+/// Due times are whole milliseconds; the microseconds are there because the clock that is held
+/// against them is finer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
@@ -23,8 +24,8 @@ impl Timestamp {
         Self(millis.clamp(0, Self::MAX.as_millis()).saturating_mul(1000))
     }
 
-    /// Reads RFC 3339 with a zone, rounded up to whole milliseconds. `None` of another text, and of a moment outside the bounds of
-    /// [`Self::from_millis`].
+    /// Reads RFC 3339 with a zone, rounded up to whole milliseconds. `None` of another text, and of
+    /// a moment outside the bounds of [`Self::from_millis`].
     pub fn of_rfc3339(text: &str) -> Option<Self> {
         let at: jiff::Timestamp = text.parse().ok()?;
         let millis = i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;

@@ -15,7 +15,7 @@ fn silent_topics() -> Topics {
     let mut topics = Topics::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(4), true, |_| true), []);
-    assert_eq!(topics.turn(second(5), true, |_| true), [Action::Parked(topic())]);
+    assert_eq!(topics.turn(second(5), true, |_| true), [Action::Opened(topic())]);
     topics
 }
 
@@ -24,7 +24,7 @@ fn probed_topics() -> Topics {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
     assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
     topics
 }
@@ -33,7 +33,7 @@ fn probed_topics() -> Topics {
 fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
     let mut topics = silent_topics();
     assert_eq!(topics.left_out(), [topic()]);
-    assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
 }
 
@@ -50,7 +50,7 @@ fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
     topics.looked(&topic(), Sight::There, second(15));
     topics.held(&topic(), 2, 20, second(15));
     topics.refused(&topic(), second(15));
-    assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.acknowledged(&topic(), second(15)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
 }
 
@@ -58,25 +58,25 @@ fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
 fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
     let mut topics = silent_topics();
     let (name, other) = (topic(), TopicName::stored("refunds"));
-    let parked = |topic, since| Parked { topic, is_gone: false, since: second(since), reason: None };
-    assert_eq!(topics.parked(), [parked(&name, 5)]);
+    let parked = |topic, since| OpenBreaker { topic, is_gone: false, since: second(since), reason: None };
+    assert_eq!(topics.open(), [parked(&name, 5)]);
     assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
     topics.looked(&name, Sight::There, second(10));
-    assert_eq!(topics.parked(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
+    assert_eq!(topics.open(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
     topics.held(&other, 1, 10, second(11));
     topics.turn(second(16), true, |_| true);
-    assert_eq!(topics.parked(), [parked(&name, 5), parked(&other, 16)]);
+    assert_eq!(topics.open(), [parked(&name, 5), parked(&other, 16)]);
     topics.acknowledged(&name, second(17));
-    assert_eq!(topics.parked(), [parked(&other, 16)]);
+    assert_eq!(topics.open(), [parked(&other, 16)]);
 }
 
 #[test]
 fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
     let mut topics = silent_topics();
-    assert_eq!(topics.parked()[0].reason, None, "its records wait, none has failed");
+    assert_eq!(topics.open()[0].reason, None, "its records wait, none has failed");
     topics.failed(&topic(), "no leader");
     topics.failed(&topic(), "timed out");
-    assert_eq!((topics.parked()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
+    assert_eq!((topics.open()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
     topics.acknowledged(&topic(), second(6));
     assert_eq!(topics.reason(&topic()), None);
 }
@@ -99,7 +99,7 @@ fn a_probe_of_tasks_that_are_not_due_yet_is_not_taken_for_silence() {
     topics.looked(&topic(), Sight::There, second(10));
     topics.held(&topic(), 5, 50, second(11));
     assert_eq!(topics.turn(second(18), true, |_| false), [], "they are due at 19");
-    assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.acknowledged(&topic(), second(19)), Some(Action::Closed(topic())));
     assert!(topics.is_open(&topic()));
 }
 
@@ -113,7 +113,7 @@ fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
     }
     assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
     assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
-    assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Closed(topic())));
     assert!(!topics.is_gone(&topic()));
 }
 
@@ -159,7 +159,7 @@ fn a_topic_that_refuses_at_once_is_parked_though_nothing_waits() {
     topics.refused(&topic(), second(0));
     assert_eq!(topics.turn(second(4), true, |_| false), []);
     topics.refused(&topic(), second(4));
-    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
+    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Opened(topic())]);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_probe_without_a_task_goes_on() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
     assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
     assert_eq!(topics.turn(second(100), true, |_| false), []);
     assert!(topics.is_open(&topic()));
 }
@@ -178,7 +178,7 @@ fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(60), false, |_| true), []);
     assert_eq!(topics.turn(second(64), true, |_| true), []);
-    assert_eq!(topics.turn(second(65), true, |_| true), [Action::Parked(topic())]);
+    assert_eq!(topics.turn(second(65), true, |_| true), [Action::Opened(topic())]);
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn a_topic_that_is_gone_and_full_is_full_so_that_the_rest_of_it_is_given_up_soon
 fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
-    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Unparked(topic())));
-    assert_eq!((topics.parked_count(), topics.topics.len()), (0, 1));
+    assert_eq!(topics.looked(&topic(), Sight::There, second(10)), Some(Action::Closed(topic())));
+    assert_eq!((topics.open_count(), topics.topics.len()), (0, 1));
     assert_eq!(topics.turn(second(300), true, |_| false), []);
     assert_eq!(topics.topics.len(), 1);
     assert_eq!(topics.turn(second(311), true, |_| false), []);
@@ -229,11 +229,11 @@ fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
         }
         topics.set_pace(Pace::Steady);
         assert_eq!(topics.turn(second(63), true, |_| true), [], "what was slow a moment ago gets its time");
-        assert_eq!(topics.turn(second(64), true, |_| true), [Action::Parked(topic())]);
+        assert_eq!(topics.turn(second(64), true, |_| true), [Action::Opened(topic())]);
         topics.set_pace(pace);
         let refusing = TopicName::stored("refusing");
         topics.refused(&refusing, second(70));
-        assert!(topics.turn(second(75), true, |_| false).contains(&Action::Parked(refusing)), "{pace:?}");
+        assert!(topics.turn(second(75), true, |_| false).contains(&Action::Opened(refusing)), "{pace:?}");
     }
 }
 
@@ -243,7 +243,7 @@ fn a_probe_is_not_unanswered_while_kafka_is_slow() {
     topics.held(&topic(), 1, 10, second(11));
     topics.set_pace(Pace::Throttled);
     assert_eq!(topics.turn(second(40), true, |_| true), []);
-    assert_eq!(topics.acknowledged(&topic(), second(50)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.acknowledged(&topic(), second(50)), Some(Action::Closed(topic())));
 }
 
 #[test]
@@ -254,12 +254,12 @@ fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowle
     assert_eq!(topics.turn(second(5), true, |_| true), []);
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(15), true, |_| true), []);
-    assert_eq!(topics.turn(second(16), true, |_| true), [Action::Parked(topic())]);
+    assert_eq!(topics.turn(second(16), true, |_| true), [Action::Opened(topic())]);
     let mut topics = Topics::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
-    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Parked(topic())], "that was long ago");
+    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Opened(topic())], "that was long ago");
 }
 
 #[test]
@@ -284,10 +284,10 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
     let mut topics = Topics::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.forbidden(&topic(), second(0)), Some(Action::Forbidden(topic(), SETTINGS.denial_max)));
-    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Parked(topic())]);
+    assert_eq!(topics.turn(second(5), true, |_| false), [Action::Opened(topic())]);
     for n in (10..300).step_by(10) {
         topics.turn(second(n), true, |_| false);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(n)), Some(Action::Unparked(topic())), "metadata does not tell");
+        assert_eq!(topics.looked(&topic(), Sight::There, second(n)), Some(Action::Closed(topic())), "metadata does not tell");
         assert_eq!(topics.forbidden(&topic(), second(n + 1)), None);
         assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "parked at {n}");
     }
@@ -297,7 +297,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
     topics.looked(&topic(), Sight::There, second(305));
     assert_eq!(topics.forbidden(&topic(), second(305)), Some(Action::StillGone(topic())), "that is not told again");
     topics.looked(&topic(), Sight::There, second(306));
-    assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Unparked(topic())));
+    assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Closed(topic())));
     assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (false, None));
 }
 

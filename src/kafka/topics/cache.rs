@@ -11,7 +11,8 @@ use crate::domain::{Monotonic, TopicName};
 const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Beyond this, an answer counts only while Kafka is away.
 const STALE_FOR: Duration = Duration::from_secs(600);
-/// That there is no such topic: short, for it may be created the next moment. And so is what a record is refused for.
+/// That there is no such topic: short, for it may be created the next moment. And so is what a
+/// record is refused for.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// After a question that Kafka did not answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -83,7 +84,8 @@ impl Cache {
         self.entries.insert(topic.clone(), entry);
     }
 
-    /// Forgets the topics that are not there; if there are none of these, the one that was not asked about for longest.
+    /// Forgets the topics that are not there; if there are none of these, the one that was not
+    /// asked about for longest.
     fn make_room(&mut self, now: Monotonic) {
         self.entries.retain(|_, entry| entry.answer.is_ok() || now.since(entry.learnt_at) < UNKNOWN_FOR);
         if self.entries.len() < TOPICS_MAX {

@@ -1,4 +1,5 @@
-//! The thread that asks Kafka about topics, and all the time whether it is there at all. librdkafka's questions block: hence a thread.
+//! The thread that asks Kafka about topics, and all the time whether it is there at all.
+//! librdkafka's questions block: hence a thread.
 
 use std::collections::HashSet;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -25,21 +26,24 @@ const THREAD: &str = "kafka-prober";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A probe is sent when nothing has proved contact for this long.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
-/// What finding out whether brokers can be reached where they say may take; and one address of it. More, where answers take longer.
+/// What finding out whether brokers can be reached where they say may take; and one address of it.
+/// More, where answers take longer.
 const REACH_DEADLINE: Duration = Duration::from_secs(1);
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 /// A deadline of nothing is refused.
 const CONNECT_MIN: Duration = Duration::from_millis(1);
 /// Between two probes in trouble: one broker of many may have it for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// A client that has had no answer for so long is made anew. One that a starting broker has told of no brokers at all forgets those it knew, and never
-/// connects again (librdkafka's issue 5301).
+/// A client that has had no answer for so long is made anew. One that a starting broker has told of
+/// no brokers at all forgets those it knew, and never connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
-/// One question of the two that a look-up takes; more, where answers take longer. A Kafka that hangs is noticed by it, too.
+/// One question of the two that a look-up takes; more, where answers take longer. A Kafka that
+/// hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
 /// What a broker takes when nobody configured it, and we may not read it.
 const RECORD_BYTES_MAX_DEFAULT: usize = 1_048_588;
-/// librdkafka remembers each topic that a client asked about for as long as the client lives, and asks again each second about those that are not there.
+/// librdkafka remembers each topic that a client asked about for as long as the client lives, and
+/// asks again each second about those that are not there.
 const TOPICS_OPENED_MAX: usize = 10_000;
 
 type Admin = AdminClient<DefaultClientContext>;
@@ -59,7 +63,8 @@ pub(super) struct Prober {
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
-    /// Since when this client has asked and had no answer. What the producers are answered does not count: they are clients of their own.
+    /// Since when this client has asked and had no answer. What the producers are answered does not
+    /// count: they are clients of their own.
     unanswered_since: Option<Monotonic>,
     acknowledged_count: u64,
 }
@@ -125,7 +130,8 @@ impl Prober {
         }
     }
 
-    /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked when it is time.
+    /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked
+    /// when it is time.
     fn watch(&mut self) {
         if self.has_new_acknowledgements() && !self.contact.is_doubted() {
             return self.hold();
@@ -139,7 +145,8 @@ impl Prober {
             Ok(metadata) => {
                 self.unanswered_since = None;
                 self.contact.set_patience(Patience::answered(clock::monotonic().since(asked_at)));
-                // Who has contact keeps it: a few brokers of many that cannot be reached are no reason to stop.
+                // Who has contact keeps it: a few brokers of many that cannot be reached are no
+                // reason to stop.
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
                 match if has_contact { Ok(()) } else { reach_one(&addresses, self.contact.patience()) } {
@@ -169,7 +176,8 @@ impl Prober {
         std::mem::replace(&mut self.acknowledged_count, count) != count
     }
 
-    /// This client has had an answer. That is no contact yet: it may be the only address from outside that works.
+    /// This client has had an answer. That is no contact yet: it may be the only address from
+    /// outside that works.
     fn answered(&mut self) {
         self.unanswered_since = None;
         if self.contact.is_held() {
@@ -200,7 +208,8 @@ impl Prober {
         }
     }
 
-    /// A question that had waited for its turn had less time than a probe has: that it got no answer says nothing of the broker.
+    /// A question that had waited for its turn had less time than a probe has: that it got no
+    /// answer says nothing of the broker.
     fn unanswered_within(&mut self, deadline: Duration, error: &KafkaError) -> LookUpError {
         let reason = reason_of(error);
         if deadline >= self.contact.patience().span() {
@@ -224,7 +233,8 @@ impl Prober {
         learnt
     }
 
-    /// First the configuration, then the metadata: the first question leaves nothing behind in the client for a topic that is not there.
+    /// First the configuration, then the metadata: the first question leaves nothing behind in the
+    /// client for a topic that is not there.
     fn facts(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
         let facts = self.configuration(topic, until)?;
         self.find(topic, until)?;
@@ -304,13 +314,16 @@ impl Prober {
     }
 }
 
-/// Whether one of the addresses at which brokers say that they can be reached takes a connection. A broker answers whoever has found it, by whatever name; records
-/// go to the address that it advertises. Without any address nothing is known against them: a broker that is just starting tells of none.
+/// Whether one of the addresses at which brokers say that they can be reached takes a connection. A
+/// broker answers whoever has found it, by whatever name; records go to the address that it
+/// advertises. Without any address nothing is known against them: a broker that is just starting
+/// tells of none.
 fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String> {
     // Patience is three times an answer, and a connection takes one.
     let (deadline, at_once) = (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
     let begun_at = clock::monotonic();
-    // Begins with another one each time: those that cannot be reached must not use up the time of all others.
+    // Begins with another one each time: those that cannot be reached must not use up the time of
+    // all others.
     let begin = rand::random_range(0..addresses.len().max(1));
     let mut tried = Vec::new();
     for (host, port) in addresses[begin..].iter().chain(&addresses[..begin]) {

@@ -1,6 +1,8 @@
-//! What this node holds between claim and settle: its batches, how far each has come, and how much it is.
+//! What this node holds between claim and settle: its batches, how far each has come, and how much
+//! it is.
 //!
-//! What of each batch stands in the books, and what follows when Postgres says otherwise, is decided in [`crate::engine::books`].
+//! What of each batch stands in the registry, and what follows when Postgres says otherwise, is
+//! decided in [`crate::engine::batch_registry`].
 
 #[cfg(test)]
 mod tests;
@@ -11,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
-use crate::engine::books::{Books, Comparison, Effect, is_lost};
+use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
 use crate::engine::topics::{Action, Topics};
 use crate::postgres::tasks::settle::Settlement;
 
-/// What may be held at most. A claim that began below a bound may pass it by its own size (4000 tasks, 16 MiB).
+/// What may be held at most. A claim that began below a bound may pass it by its own size (4000
+/// tasks, 16 MiB).
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub tasks_max: usize,
@@ -36,12 +39,13 @@ pub struct Amount {
 
 /// A batch in the hands of this node.
 #[derive(Debug)]
-pub struct Held {
+pub struct InFlightBatch {
     pub batch: Batch,
-    /// Its place: half of the ticket with which its records go to the producer.
+    /// Its place: half of the correlation_id with which its records go to the producer.
     pub slot: u32,
     held_at: Monotonic,
-    /// Whoever still has the batch as it was before it became lighter ([`Holdings::ease`]) shares it.
+    /// Whoever still has the batch as it was before it became lighter ([`InFlightBatches::ease`])
+    /// shares it.
     course: Arc<Mutex<Course>>,
 }
 
@@ -89,7 +93,7 @@ pub enum Noted {
     GivenUp,
 }
 
-impl Held {
+impl InFlightBatch {
     fn new(batch: Batch, slot: u32, past: Past, held_at: Monotonic) -> Self {
         let course = Course {
             outcomes: vec![None; batch.len()],
@@ -128,7 +132,8 @@ impl Held {
         }
     }
 
-    /// Notes that the record of a task may be in the topic; true when an earlier attempt may be, too.
+    /// Notes that the record of a task may be in the topic; true when an earlier attempt may be,
+    /// too.
     pub fn note_maybe_sent(&self, index: usize, maybe_sent: bool) -> bool {
         let mut course = self.lock();
         course.maybe_sent[index] |= maybe_sent;
@@ -146,8 +151,8 @@ impl Held {
         is_news
     }
 
-    /// Another node is to publish what is still to come: it is dropped here, and nothing is settled; where `is_void`, not even what is complete. False when
-    /// nothing is to come any more.
+    /// Another node is to publish what is still to come: it is dropped here, and nothing is
+    /// settled; where `is_void`, not even what is complete. False when nothing is to come any more.
     fn give_up(&self, is_void: bool) -> bool {
         let mut course = self.lock();
         course.is_void |= is_void;
@@ -169,7 +174,8 @@ impl Held {
         self.lock().outcomes[index].is_some()
     }
 
-    /// A follow-up that would be due before `now` is due at `now`: its leaf may be gone otherwise, when Postgres was away for long.
+    /// A follow-up that would be due before `now` is due at `now`: its leaf may be gone otherwise,
+    /// when Postgres was away for long.
     ///
     /// # Panics
     /// Before all outcomes are known.
@@ -183,8 +189,9 @@ impl Held {
         settlement
     }
 
-    /// What it need not count for any more, and the batch without what its published tasks were made of, if that is worth it. Nothing, when nothing has come
-    /// of it since the last time, or all has: then it is about to be settled.
+    /// What it need not count for any more, and the batch without what its published tasks were
+    /// made of, if that is worth it. Nothing, when nothing has come of it since the last time, or
+    /// all has: then it is about to be settled.
     fn ease(&self) -> Option<(Vec<Charge>, Option<Batch>)> {
         let mut course = self.lock();
         if course.left == 0 || course.left == course.eased_at {
@@ -233,40 +240,43 @@ fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
 #[derive(Debug, Default)]
 struct State {
     amount: Amount,
-    slots: Vec<Option<Arc<Held>>>,
+    slots: Vec<Option<Arc<InFlightBatch>>>,
     free: Vec<u32>,
-    books: Books<Arc<Settlement>>,
+    registry: BatchRegistry<Arc<Settlement>>,
 }
 
-/// All that is held, with its books and bounds.
+/// All that is held, with its registry and bounds.
 #[derive(Debug)]
-pub struct Holdings {
+pub struct InFlightBatches {
     bounds: Bounds,
     state: Mutex<State>,
     topics: Mutex<Topics>,
-    /// Topics that are given up on, when last told; mostly none. Each record and each submit asks, so without a lock.
+    /// Topics that are given up on, when last told; mostly none. Each record and each submit asks,
+    /// so without a lock.
     gone_count: AtomicUsize,
 }
 
-impl Holdings {
+impl InFlightBatches {
     pub fn new(bounds: Bounds, topics: Topics) -> Self {
         Self { bounds, state: Mutex::default(), topics: Mutex::new(topics), gone_count: AtomicUsize::new(0) }
     }
 
-    /// Enters a batch that a statement is about to make or fetch; false when the books know it already.
+    /// Enters a batch that a statement is about to make or fetch; false when the registry know it
+    /// already.
     pub fn ask_for(&self, batch: BatchId) -> bool {
-        self.lock().books.ask_for(batch)
+        self.lock().registry.ask_for(batch)
     }
 
     /// The statement brought no batch, or no answer.
     pub fn forget(&self, batch: BatchId) {
-        self.lock().books.forget(batch);
+        self.lock().registry.forget(batch);
     }
 
-    /// Takes a batch in; `None` when this node was in doubt since it was asked for: the check of the own batches finds it, if it is this node's still.
+    /// Takes a batch in; `None` when this node was in doubt since it was asked for: the check of
+    /// the own batches finds it, if it is this node's still.
     ///
     /// `past` says whether another owner may have published some of it.
-    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+    pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let id = batch.id;
         let Some(held) = self.enter(batch, past, now) else {
             tracing::warn!(batch = %id, "answered after this node was in doubt; it is taken in if it is this node's still");
@@ -281,13 +291,14 @@ impl Holdings {
         Some(held)
     }
 
-    /// At once: a doubt comes before it, and declines the batch, or after it, and finds the batch among those that are held.
-    fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<Held>> {
+    /// At once: a doubt comes before it, and declines the batch, or after it, and finds the batch
+    /// among those that are held.
+    fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let mut state = self.lock();
-        if state.books.decline(batch.id) {
+        if state.registry.decline(batch.id) {
             return None;
         }
-        state.books.hold(batch.id);
+        state.registry.hold(batch.id);
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;
@@ -295,52 +306,57 @@ impl Holdings {
             state.slots.push(None);
             u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let held = Arc::new(Held::new(batch, slot, past, now));
+        let held = Arc::new(InFlightBatch::new(batch, slot, past, now));
         state.slots[place(slot)] = Some(Arc::clone(&held));
         Some(held)
     }
 
     /// This node does not know which batches are its own, and is about to ask.
     pub fn doubt(&self) {
-        self.lock().books.doubt();
+        self.lock().registry.doubt();
     }
 
-    pub fn in_slot(&self, slot: u32) -> Option<Arc<Held>> {
+    pub fn in_slot(&self, slot: u32) -> Option<Arc<InFlightBatch>> {
         self.lock().slots.get(place(slot))?.clone()
     }
 
-    /// A settle of the batch was answered: what may have taken effect is remembered until it is durable.
-    pub fn settled(&self, held: &Held, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
-        self.release(held, |books| books.settled(held.batch.id, settlement, effect, now));
+    /// A settle of the batch was answered: what may have taken effect is remembered until it is
+    /// durable.
+    pub fn settled(&self, held: &InFlightBatch, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
+        self.release(held, |registry| registry.settled(held.batch.id, settlement, effect, now));
     }
 
     /// This node has adopted a batch: what it remembers of it from before is void.
     pub fn adopted(&self, batch: BatchId) {
-        self.lock().books.adopted(batch);
+        self.lock().registry.adopted(batch);
     }
 
     /// The batch is no longer this node's.
-    pub fn let_go(&self, held: &Held) {
-        self.release(held, |books| books.forget(held.batch.id));
+    pub fn let_go(&self, held: &InFlightBatch) {
+        self.release(held, |registry| registry.forget(held.batch.id));
     }
 
-    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been answered, are durable, but for those that were seen `undone`.
+    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been
+    /// answered, are durable, but for those that were seen `undone`.
     pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
-        self.lock().books.durable_until(sent_at, undone);
+        self.lock().registry.durable_until(sent_at, undone);
     }
 
     /// A settle was done again.
     pub fn settled_again(&self, batch: BatchId, now: Monotonic) {
-        self.lock().books.settled_again(batch, now);
+        self.lock().registry.settled_again(batch, now);
     }
 
-    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at `asked_at`, against the books.
+    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at
+    /// `asked_at`, against the registry.
     pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
-        self.lock().books.compare(own_unsettled, asked_at)
+        self.lock().registry.compare(own_unsettled, asked_at)
     }
 
-    /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by others, or was settled a moment ago: what is still to come of it
-    /// is given up, and what is known of it is void, for it may come back to this node after another one has published it. Answers which are given up.
+    /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by
+    /// others, or was settled a moment ago: what is still to come of it is given up, and what is
+    /// known of it is void, for it may come back to this node after another one has published it.
+    /// Answers which are given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let lost =
@@ -348,9 +364,9 @@ impl Holdings {
         lost.map(|held| held.batch.id).collect()
     }
 
-    /// The oldest batch in the books.
+    /// The oldest batch in the registry.
     pub fn oldest_known(&self) -> Option<BatchId> {
-        self.lock().books.oldest()
+        self.lock().registry.oldest()
     }
 
     /// Gives up what is held and incomplete. Answers which batches that were.
@@ -358,17 +374,18 @@ impl Holdings {
         self.all_held().into_iter().filter(|held| held.give_up(false)).map(|held| held.batch.id).collect()
     }
 
-    fn all_held(&self) -> Vec<Arc<Held>> {
+    fn all_held(&self) -> Vec<Arc<InFlightBatch>> {
         self.lock().slots.iter().flatten().cloned().collect()
     }
 
     /// True when nothing is held, and nothing was asked for.
     pub fn is_idle(&self) -> bool {
         let state = self.lock();
-        state.amount == Amount::default() && !state.books.has_asked()
+        state.amount == Amount::default() && !state.registry.has_asked()
     }
 
-    /// True when a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    /// True when a record that was due before `due_before` has been held for longer than `age`
+    /// without an outcome.
     pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
         self.held_for(now, age).iter().any(|held| {
             let course = held.lock();
@@ -377,7 +394,8 @@ impl Holdings {
         })
     }
 
-    /// Topics of which a record that was due before `due_before` has been held for longer than `age` without an outcome.
+    /// Topics of which a record that was due before `due_before` has been held for longer than
+    /// `age` without an outcome.
     pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
         for held in self.held_for(now, age) {
@@ -395,7 +413,7 @@ impl Holdings {
 
     pub fn amount(&self) -> Amount {
         let state = self.lock();
-        Amount { remembered: state.books.settled_count(), ..state.amount }
+        Amount { remembered: state.registry.settled_count(), ..state.amount }
     }
 
     pub fn has_room(&self) -> bool {
@@ -406,15 +424,17 @@ impl Holdings {
             && amount.remembered < bounds.batches_max
     }
 
-    /// Tasks that are claimed as they are inserted come in small batches, hundreds a second. When a partition without a leader keeps a record of each for the
-    /// publish deadline, they may take a quarter of the room for batches; the claim loops gather what they do not take in far fewer.
+    /// Tasks that are claimed as they are inserted come in small batches, hundreds a second. When a
+    /// partition without a leader keeps a record of each for the publish deadline, they may take a
+    /// quarter of the room for batches; the claim loops gather what they do not take in far fewer.
     pub fn has_room_on_insert(&self) -> bool {
         self.has_room() && self.amount().batches < self.bounds.batches_max / 4
     }
 
-    /// What is behind the front may take half of the room, of that for batches three quarters: what is on time comes first. What full topics hold does not count:
-    /// two slow ones would keep all others from what is behind the front.
-    pub fn has_room_behind_the_front(&self) -> bool {
+    /// What is behind the watermark may take half of the room, of that for batches three quarters:
+    /// what is on time comes first. What full topics hold does not count: two slow ones would keep
+    /// all others from what is behind the watermark.
+    pub fn has_room_behind_the_watermark(&self) -> bool {
         let (tasks, bytes) = self.topics().held_by_full();
         let (amount, bounds) = (self.amount(), self.bounds);
         let (tasks, bytes) = (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
@@ -423,7 +443,7 @@ impl Holdings {
         has_room && self.has_room()
     }
 
-    /// The state of the topics. Held for a moment only.
+    /// The state of the topics. InFlightBatch for a moment only.
     pub fn topics(&self) -> MutexGuard<'_, Topics> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -445,8 +465,9 @@ impl Holdings {
         topics.acknowledged(topic, now)
     }
 
-    /// Gives back what batches count for without need that are held for longer than `age` and not complete: a record that gets no answer keeps its batch
-    /// unsettled until the publish deadline, and what was acknowledged beside it must not take the room of others until then.
+    /// Gives back what batches count for without need that are held for longer than `age` and not
+    /// complete: a record that gets no answer keeps its batch unsettled until the publish deadline,
+    /// and what was acknowledged beside it must not take the room of others until then.
     pub fn ease(&self, now: Monotonic, age: Duration) {
         for held in self.held_for(now, age) {
             let Some((given_back, lighter)) = held.ease() else { continue };
@@ -458,15 +479,15 @@ impl Holdings {
     }
 
     /// Puts a batch in the place of the same one as it was, unless that was let go meanwhile.
-    fn replace(&self, held: &Held, batch: Batch) {
+    fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
         let Some(in_slot) = state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id) else { return };
         state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
-        let lighter = Held { batch, slot: held.slot, held_at: held.held_at, course: Arc::clone(&held.course) };
+        let lighter = InFlightBatch { batch, slot: held.slot, held_at: held.held_at, course: Arc::clone(&held.course) };
         state.slots[place(held.slot)] = Some(Arc::new(lighter));
     }
 
-    fn give_back(&self, held: &Held, charges: &[Charge]) {
+    fn give_back(&self, held: &InFlightBatch, charges: &[Charge]) {
         let tasks: usize = charges.iter().map(|charge| charge.tasks).sum();
         {
             let mut state = self.lock();
@@ -478,10 +499,10 @@ impl Holdings {
         }
     }
 
-    fn release(&self, held: &Held, note: impl FnOnce(&mut Books<Arc<Settlement>>)) {
+    fn release(&self, held: &InFlightBatch, note: impl FnOnce(&mut BatchRegistry<Arc<Settlement>>)) {
         {
             let mut state = self.lock();
-            note(&mut state.books);
+            note(&mut state.registry);
             // Lighter by now, perhaps.
             let Some(in_slot) = state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id) else {
                 return;
@@ -493,12 +514,13 @@ impl Holdings {
         self.give_back(held, &held.take_charges());
     }
 
-    fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<Held>> {
+    fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
         self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together, except when the books are wrong already.
+        // Nothing panics between two changes that belong together, except when the registry are
+        // wrong already.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

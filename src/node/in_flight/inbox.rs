@@ -8,30 +8,30 @@ use tokio::sync::Notify;
 /// The inbox is bounded by its items: tasks and batches in flight, topics whose state has changed,
 /// ranges of late inserts.
 #[derive(Debug)]
-pub struct Mailbox<T> {
-    letters: Mutex<Vec<T>>,
+pub struct Inbox<T> {
+    items: Mutex<Vec<T>>,
     arrived: Notify,
 }
 
-impl<T> Default for Mailbox<T> {
+impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        Self { letters: Mutex::default(), arrived: Notify::new() }
+        Self { items: Mutex::default(), arrived: Notify::new() }
     }
 }
 
-impl<T> Mailbox<T> {
-    pub fn put(&self, letter: T) {
-        self.lock().push(letter);
+impl<T> Inbox<T> {
+    pub fn put(&self, item: T) {
+        self.lock().push(item);
         self.arrived.notify_one();
     }
 
     /// Adds an item. When `count_max` items are waiting, joins it to the last one.
-    pub fn put_or_join(&self, letter: T, count_max: usize, join: impl FnOnce(&T, T) -> T) {
-        let mut letters = self.lock();
-        if letters.len() < count_max {
-            letters.push(letter);
-        } else if let Some(last) = letters.last_mut() {
-            *last = join(last, letter);
+    pub fn put_or_join(&self, item: T, count_max: usize, join: impl FnOnce(&T, T) -> T) {
+        let mut items = self.lock();
+        if items.len() < count_max {
+            items.push(item);
+        } else if let Some(last) = items.last_mut() {
+            *last = join(last, item);
         }
         self.arrived.notify_one();
     }
@@ -53,7 +53,7 @@ impl<T> Mailbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn what_comes_to_a_full_box_is_joined_to_the_last_letter() {
-        let mailbox = Mailbox::default();
+        let inbox = Inbox::default();
         for number in [1, 2, 4, 8] {
-            mailbox.put_or_join(number, 2, |last, number| last + number);
+            inbox.put_or_join(number, 2, |last, number| last + number);
         }
-        assert_eq!(mailbox.take(), [1, 2 + 4 + 8]);
-        assert!(mailbox.is_empty());
+        assert_eq!(inbox.take(), [1, 2 + 4 + 8]);
+        assert!(inbox.is_empty());
     }
 }

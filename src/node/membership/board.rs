@@ -10,7 +10,7 @@ use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
-use crate::node::messages::{Missing, NodeView};
+use crate::node::messages::{NotReady, NodeView};
 use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
 
 /// The findings of one turn.
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// Publishes why this node is not ready, without waking any receiver.
-    pub(super) fn show_missing(&self, missing: Vec<Missing>) {
+    pub(super) fn show_missing(&self, missing: Vec<NotReady>) {
         self.bulletin.send_if_modified(|bulletin| {
             bulletin.missing = missing;
             false
@@ -165,5 +165,5 @@ pub struct Bulletin {
     pub nodes: Vec<NodeView>,
     /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that this node
     /// does not meet. Without etcd it goes on all the same.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<NotReady>,
 }

@@ -13,14 +13,14 @@ use super::progress::Wedged;
 use super::settings::{Parts, Settings};
 use super::trust::TrustSource;
 use crate::clock;
-use crate::domain::{Monotonic, NodeId, Seldom};
+use crate::domain::{Monotonic, NodeId, Throttle};
 use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::streak::{Blame, Failing};
 use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::error_chain::chain;
-use crate::node::messages::{Lack, Missing};
+use crate::node::messages::{Requirement, NotReady};
 use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
 use crate::shutdown::Failure;
 use crate::{etcd, postgres};
@@ -71,7 +71,7 @@ pub(super) struct Keeper {
     failure: String,
     is_wedged: bool,
     /// Says that claims fail.
-    failing_said: Seldom,
+    failing_said: Throttle,
     is_offset: bool,
 }
 
@@ -104,7 +104,7 @@ impl Keeper {
             away_since: None,
             failure: String::new(),
             is_wedged: false,
-            failing_said: Seldom::new(SAY_EVERY),
+            failing_said: Throttle::new(SAY_EVERY),
             is_offset: false,
             settings,
             parts,
@@ -177,7 +177,8 @@ impl Keeper {
         self.is_wedged
     }
 
-    /// False before the claim loops turn, and while claims, settles, or looking after batches, fail here and may succeed elsewhere.
+    /// False before the claim loops turn, and while claims, settles, or looking after batches, fail
+    /// here and may succeed elsewhere.
     fn may_claim(&self) -> bool {
         let (progress, now) = (&self.parts.progress, clock::monotonic());
         let failing = [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
@@ -185,7 +186,7 @@ impl Keeper {
     }
 
     /// Says that claims fail, again and again while they do, and why this node is not ready.
-    fn failing_claims(&mut self, now: Monotonic) -> Option<Missing> {
+    fn failing_claims(&mut self, now: Monotonic) -> Option<NotReady> {
         let Some(failing) = self.parts.progress.failing(now) else {
             if self.failing_said.reset() {
                 tracing::info!("claims succeed again");
@@ -197,10 +198,11 @@ impl Keeper {
         if self.failing_said.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
         }
-        Some(Missing { what: Lack::Claims, why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
+        Some(NotReady { what: Requirement::Claims, why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
     }
 
-    /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to be alone it only reads.
+    /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to
+    /// be alone it only reads.
     async fn exchange(&mut self) -> Result<(Answer, Exchange), postgres::Error> {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
@@ -283,12 +285,14 @@ impl Keeper {
                     let name = answer.rows.iter().find(|row| row.node == node).map(|row| row.name.as_str());
                     tracing::warn!(%node, name, "declared dead: its heartbeat stands still");
                 }
-                // Somebody else was quicker, or it has beaten since: the next read tells, and follows at once.
+                // Somebody else was quicker, or it has beaten since: the next read tells, and
+                // follows at once.
                 Ok(false) => {
                     self.liveness.spare(node);
                     self.must_look_again = true;
                 }
-                // The heartbeats were read all the same: what they say stands, and this is tried again at the next ones.
+                // The heartbeats were read all the same: what they say stands, and this is tried
+                // again at the next ones.
                 Err(error) => {
                     tracing::warn!(%node, error = chain(&error), "a node that is dead could not be declared so; it is tried again");
                 }
@@ -300,7 +304,8 @@ impl Keeper {
         decision
     }
 
-    /// The nodes among which the shards are divided; none while another node without etcd is waited for.
+    /// The nodes among which the shards are divided; none while another node without etcd is waited
+    /// for.
     fn assignable(&mut self, answer: &Answer, decision: &Decision, at: Exchange) -> Result<Vec<NodeId>, Error> {
         let own = self.last.as_ref().filter(|(beat, _)| !beat.has_left).map(|(beat, _)| (beat.node, beat.can_publish));
         let Some(alone) = &mut self.alone else {
@@ -328,7 +333,8 @@ impl Keeper {
         Ok(own.map(|(node, _)| node).into_iter().collect())
     }
 
-    /// Ends the session of a node that is cut off from Postgres: the others then need not wait for three TTL.
+    /// Ends the session of a node that is cut off from Postgres: the others then need not wait for
+    /// three TTL.
     fn keep_session(&self, now: Monotonic) {
         let Some((session, _)) = &self.parts.etcd else { return };
         match &self.last {
@@ -354,14 +360,14 @@ impl Keeper {
         let mut missing = Vec::new();
         if self.last.is_none() || self.failures > 0 {
             let (what, why) = match self.waits_for {
-                _ if self.failures > 0 => (Lack::Postgres, self.failure.clone()),
+                _ if self.failures > 0 => (Requirement::Postgres, self.failure.clone()),
                 Some(other) => {
                     let why = format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first");
-                    (Lack::Heartbeat, why)
+                    (Requirement::Heartbeat, why)
                 }
-                None => (Lack::Heartbeat, "none has been written yet".to_owned()),
+                None => (Requirement::Heartbeat, "none has been written yet".to_owned()),
             };
-            missing.push(Missing { what, why });
+            missing.push(NotReady { what, why });
         }
         // Without Postgres claims fail as well, and that is said already.
         if self.failures == 0 {
@@ -371,20 +377,20 @@ impl Keeper {
             missing.extend(of_batches.into_iter().filter_map(|(deed, failing)| {
                 let Failing { since, why, .. } = failing?;
                 let why = format!("they could not be {deed} for {} s: {why}", now.since(since).as_secs());
-                Some(Missing { what: Lack::Batches, why })
+                Some(NotReady { what: Requirement::Batches, why })
             }));
         }
         if let Some((_, view)) = &self.parts.etcd
             && let etcd::View::Away { since } = *view.borrow()
         {
-            missing.push(Missing {
-                what: Lack::Etcd,
+            missing.push(NotReady {
+                what: Requirement::Etcd,
                 why: format!("no answer of use for {} s; the log says why", now.since(since).as_secs()),
             });
         }
         if !self.parts.clock.is_steady() {
-            missing.push(Missing {
-                what: Lack::Clock,
+            missing.push(NotReady {
+                what: Requirement::Clock,
                 why: "the clock of Postgres is unknown, or was set within the last minute".to_owned(),
             });
         }
@@ -428,7 +434,8 @@ impl Keeper {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Until the next turn: a sixth of a TTL after the last one began, or when somebody may be stale; after a failure soon, for trust runs out.
+    /// Until the next turn: a sixth of a TTL after the last one began, or when somebody may be
+    /// stale; after a failure soon, for trust runs out.
     fn pause(&mut self, began_at: Monotonic, now: Monotonic) -> Duration {
         let ttl = self.settings.ttl;
         if self.failures > 0 {

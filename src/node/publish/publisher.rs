@@ -1,7 +1,8 @@
 //! Publish: hand records to Kafka and learn their outcome.
 //!
-//! A record goes to a producer with a *ticket*, which names the slot of its batch and its place in it. Its report comes back with the ticket, on the
-//! producer's own thread, which is never blocked: see [`Reports`].
+//! A record goes to a producer with a *correlation_id*, which names the slot of its batch and its
+//! place in it. Its report comes back with the correlation_id, on the producer's own thread, which
+//! is never blocked: see [`Reports`].
 
 mod line;
 mod reports;
@@ -10,13 +11,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::line::{Line, Maker, Producer};
-use self::reports::ticket;
+use self::reports::correlation_id;
 use crate::domain::{Timestamp, TopicName};
 use crate::engine::topics::Pace;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::kafka::{self, Contact, Mode, SendError};
-use crate::node::fence::Gate;
-use crate::node::in_flight::batches::Held;
+use crate::node::fence::Fence;
+use crate::node::in_flight::batches::InFlightBatch;
 
 pub use self::reports::Reports;
 
@@ -32,7 +33,7 @@ pub enum Handed {
 /// The way out for records.
 pub struct Publisher {
     pub reports: Arc<Reports>,
-    gate: Arc<Gate>,
+    fence: Arc<Fence>,
     maker: Arc<Maker>,
     together: Line,
     /// For records whose batch was refused: made when that happens for the first time.
@@ -53,32 +54,32 @@ impl Publisher {
         settings: kafka::Settings,
         metrics: kafka::Metrics,
         contact: Contact,
-        gate: Arc<Gate>,
+        fence: Arc<Fence>,
     ) -> Result<Self, kafka::Error> {
         let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
         let together = Line::new(&maker, Mode::Together)?;
-        Ok(Self { reports, gate, maker, together, alone: OnceLock::new() })
+        Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
 
     /// False while this node does not know whether its batches are still its own.
     pub fn may_publish(&self) -> bool {
-        self.gate.may_publish()
+        self.fence.may_publish()
     }
 
     /// Hands the record of a task to the producer; `now`, by the cluster's clock, will be its time.
-    pub fn publish(&self, held: &Arc<Held>, index: u32, now: Timestamp) -> Handed {
+    pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         self.hand_over(&self.together.current(), held, index, now)
     }
 
-    fn hand_over(&self, producer: &Producer, held: &Arc<Held>, index: u32, now: Timestamp) -> Handed {
+    fn hand_over(&self, producer: &Producer, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         if self.reports.is_moot(held, index) {
             return Handed::Over;
         }
-        let place = ticket::place(index);
+        let place = correlation_id::place(index);
         let task = held.batch.task(place);
-        match producer.inner.send(ticket::of(held.slot, index), held.topic_of(place).as_str(), &task, now) {
+        match producer.inner.send(correlation_id::of(held.slot, index), held.topic_of(place).as_str(), &task, now) {
             Ok(()) => {
-                reach(Point::RecordHandedOver);
+                reach(Failpoint::RecordHandedOver);
                 Handed::Over
             }
             Err(SendError::Full) => Handed::Full,
@@ -91,7 +92,8 @@ impl Publisher {
         }
     }
 
-    /// Hands over alone the records whose batch was refused. Those that do not fit in, or are not due any more since the clock was set back, come next time.
+    /// Hands over alone the records whose batch was refused. Those that do not fit in, or are not
+    /// due any more since the clock was set back, come next time.
     ///
     /// # Errors
     /// When the producer for them cannot be made.
@@ -102,7 +104,7 @@ impl Publisher {
         }
         let producer = self.alone()?.current();
         for (held, index) in self.reports.alone.take() {
-            let is_early = held.batch.due_at(ticket::place(index)) > now && !self.reports.is_moot(&held, index);
+            let is_early = held.batch.due_at(correlation_id::place(index)) > now && !self.reports.is_moot(&held, index);
             if is_early || self.hand_over(&producer, &held, index, now) == Handed::Full {
                 self.reports.alone.put((held, index));
             }
@@ -122,7 +124,8 @@ impl Publisher {
         std::iter::once(&self.together).chain(self.alone.get())
     }
 
-    /// Makes new producers in the place of those that have failed for good, or that nobody answers though Kafka is there.
+    /// Makes new producers in the place of those that have failed for good, or that nobody answers
+    /// though Kafka is there.
     ///
     /// # Errors
     /// When no new producer can be made; the other one had its turn all the same.
@@ -134,21 +137,24 @@ impl Publisher {
         outcome
     }
 
-    /// Takes back what waits to be sent because some of it has waited for the publish deadline: each record comes out with a report, is deferred if it is that
-    /// old, and handed over again else.
+    /// Takes back what waits to be sent because some of it has waited for the publish deadline:
+    /// each record comes out with a report, is deferred if it is that old, and handed over again
+    /// else.
     pub fn take_back_overdue(&self) {
         for line in self.lines() {
             line.take_back_overdue();
         }
     }
 
-    /// How Kafka takes records just now; and for how long brokers hold them back, if this node is over a quota.
+    /// How Kafka takes records just now; and for how long brokers hold them back, if this node is
+    /// over a quota.
     pub fn pace(&self) -> (Pace, Option<Duration>) {
         let paces = self.lines().map(Line::pace);
         paces.max_by_key(|(pace, throttle)| (*pace, *throttle)).unwrap_or_default()
     }
 
-    /// Takes back what the producers hold: each record comes out with a report and is handed over again, if its batch is still this node's.
+    /// Takes back what the producers hold: each record comes out with a report and is handed over
+    /// again, if its batch is still this node's.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -160,7 +166,8 @@ impl Publisher {
         outcome
     }
 
-    /// Closes the producers that were replaced and have nothing left to report. To be called now and then.
+    /// Closes the producers that were replaced and have nothing left to report. To be called now
+    /// and then.
     pub async fn tidy(&self) {
         for line in self.lines() {
             line.tidy().await;

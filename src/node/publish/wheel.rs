@@ -1,8 +1,9 @@
 //! The inner wheel: holds what is claimed until its due millisecond, then publishes it.
 //!
-//! It lives on a thread of its own, with a runtime of its own, so that no other work of the node delays it. A `DelayQueue` holds one entry per due
-//! millisecond of a batch (a *slice* of tasks), and hands it out a little early; an exact timer waits out the rest. Before a record is handed over, the
-//! cluster's clock is read again: never early comes first.
+//! It lives on a thread of its own, with a runtime of its own, so that no other work of the node
+//! delays it. A `DelayQueue` holds one entry per due millisecond of a batch (a *slice* of tasks),
+//! and hands it out a little early; an exact timer waits out the rest. Before a record is handed
+//! over, the cluster's clock is read again: never early comes first.
 
 mod near;
 mod slice;
@@ -23,29 +24,31 @@ use self::slice::{Slice, slices_of};
 use super::exact_timer::ExactTimer;
 use super::publisher::Publisher;
 use crate::clock::ClusterClock;
-use crate::node::in_flight::batches::Held;
+use crate::node::in_flight::batches::InFlightBatch;
 use crate::shutdown::Tasks;
 
-/// Batches on their way to the wheel. What waits here is held already, and bounded by what may be held.
+/// Batches on their way to the wheel. What waits here is held already, and bounded by what may be
+/// held.
 const QUEUE_MAX: usize = 1_024;
-/// How soon a producer that was full, or a gate that was closed, is tried again.
+/// How soon a producer that was full, or a fence that was closed, is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// Where batches enter the wheel.
 #[derive(Clone, Debug)]
 pub struct Entrance {
-    sender: mpsc::Sender<Arc<Held>>,
+    sender: mpsc::Sender<Arc<InFlightBatch>>,
 }
 
 impl Entrance {
-    /// Hands a batch to the wheel; waits while its queue is full. False when the wheel has ended: the batch is on the books, unsettled, for others to
-    /// adopt.
-    pub async fn put(&self, held: Arc<Held>) -> bool {
+    /// Hands a batch to the wheel; waits while its queue is full. False when the wheel has ended:
+    /// the batch is on the registry, unsettled, for others to adopt.
+    pub async fn put(&self, held: Arc<InFlightBatch>) -> bool {
         self.sender.send(held).await.is_ok()
     }
 }
 
-/// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its slice at the latest, never before its due time.
+/// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its
+/// slice at the latest, never before its due time.
 ///
 /// # Errors
 /// When the thread, its runtime or its timer cannot be made.
@@ -83,7 +86,7 @@ struct Wheel {
 }
 
 impl Wheel {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Arc<Held>>, stopping: CancellationToken) -> io::Result<()> {
+    async fn run(mut self, mut receiver: mpsc::Receiver<Arc<InFlightBatch>>, stopping: CancellationToken) -> io::Result<()> {
         loop {
             let is_stalled = self.publish_due();
             let wait = self.next_wait(is_stalled);
@@ -113,7 +116,7 @@ impl Wheel {
         Some(self.clock.now().map_or(RETRY, |now| due_at.since(now)).min(LOOK_AGAIN))
     }
 
-    fn take_in(&mut self, held: &Arc<Held>) {
+    fn take_in(&mut self, held: &Arc<InFlightBatch>) {
         for slice in slices_of(held, self.precision) {
             self.keep(slice);
         }
@@ -132,7 +135,8 @@ impl Wheel {
         }
     }
 
-    /// What else has expired with a slice, so that those of one millisecond are due together also when this thread is behind.
+    /// What else has expired with a slice, so that those of one millisecond are due together also
+    /// when this thread is behind.
     fn keep_expired(&mut self) {
         // Before anybody waits the queue is asked again, with the waker of who waits.
         let mut context = Context::from_waker(Waker::noop());
@@ -141,7 +145,8 @@ impl Wheel {
         }
     }
 
-    /// Publishes what is due, up to a bound; true when the producer takes no more just now, or may not be given more.
+    /// Publishes what is due, up to a bound; true when the producer takes no more just now, or may
+    /// not be given more.
     fn publish_due(&mut self) -> bool {
         let Some(now) = self.clock.now() else { return false };
         if !self.near.ripen(now) {

@@ -1,5 +1,6 @@
-//! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed one by one, so a call is bounded in rows and in time, and what
-//! it counts is what its own commits have changed.
+//! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed
+//! one by one, so a call is bounded in rows and in time, and what it counts is what its own commits
+//! have changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::retry_policy::{Tries, trouble_of, trouble_of_look};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::error_chain::chain;
-use crate::node::messages::{Bulk, BulkDone, Trouble};
+use crate::node::messages::{Bulk, BulkDone, Unavailable};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
@@ -26,7 +27,8 @@ pub struct Bulks {
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
     pub shared: Arc<Shared>,
-    /// When a request must be answered. A call ends by itself at half of it, or its caller would not learn what was done.
+    /// When a request must be answered. A call ends by itself at half of it, or its caller would
+    /// not learn what was done.
     pub request_deadline: Duration,
 }
 
@@ -61,12 +63,13 @@ impl<'a> Progress<'a> {
         clock::monotonic() < self.begins_until
     }
 
-    /// An error ends a call. What was done before it is done: unless the error leaves more in doubt, the answer is that, and that there is more.
-    fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+    /// An error ends a call. What was done before it is done: unless the error leaves more in
+    /// doubt, the answer is that, and that there is more.
+    fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
             (0, _) => Err(trouble_of(error)),
-            (count, true) => Err(Trouble::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
+            (count, true) => Err(Unavailable::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
             (_, false) => {
                 tracing::warn!(error = chain(error), "a call for many tasks ends early, and says so");
                 Ok(self.with_more(searched_to))
@@ -75,7 +78,7 @@ impl<'a> Progress<'a> {
     }
 
     /// A look that failed has changed nothing: what was done before it is certain.
-    fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Trouble> {
+    fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         if self.task_count == 0 { Err(trouble_of_look(error)) } else { Ok(self.with_more(searched_to)) }
     }
@@ -93,7 +96,7 @@ impl<'a> Progress<'a> {
 
 impl Bulks {
     /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         let selection = bulk.selection();
         let (mut progress, mut from) = (Progress::new(bulk, self.request_deadline), bulk.from);
         loop {
@@ -142,8 +145,9 @@ impl Bulks {
         outcome
     }
 
-    /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of a call.
-    pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of
+    /// a call.
+    pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         let (topic, all) = (&bulk.topic, bulk.selection().ids());
         let mut from = bulk.from;
         if bulk.is_dry_run {
@@ -151,7 +155,8 @@ impl Bulks {
         }
         let mut progress = Progress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
-        // Each piece begins behind the one before: what was put back may have died again, and under an old snapshot the index still has all that was changed.
+        // Each piece begins behind the one before: what was put back may have died again, and under
+        // an old snapshot the index still has all that was changed.
         while progress.room() > 0 {
             let changed = match self.dead_letters.change_some(change, topic, all.behind(from), progress.room()).await {
                 Err(error) if tries.again(&error) => continue,
@@ -168,8 +173,9 @@ impl Bulks {
                 return Ok(progress.with_more(from));
             }
         }
-        // Beyond the bound one more is looked for; and of what is dropped, one that was passed by, for somebody else had it in hand and may have left it. (What is
-        // put back may have died again: to begin anew with it would have no end.)
+        // Beyond the bound one more is looked for; and of what is dropped, one that was passed by,
+        // for somebody else had it in hand and may have left it. (What is put back may have died
+        // again: to begin anew with it would have no end.)
         let passed_by = (change == Change::Drop).then_some((all, None));
         for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
             match self.dead_letters.ids(topic, rest, 1).await {
@@ -191,7 +197,7 @@ impl Bulks {
     }
 
     /// Puts one dead letter back.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let redriven = change(|| self.dead_letters.redrive(id)).await?;
         Ok(redriven.map(|redriven| {
             self.put_back(&[redriven.row]);
@@ -200,7 +206,7 @@ impl Bulks {
     }
 
     /// Drops one dead letter.
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let dropped = change(|| self.dead_letters.discard(id)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
@@ -223,7 +229,7 @@ impl Bulks {
 }
 
 /// Makes a change of one dead letter, again when it gave way.
-async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Trouble> {
+async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Unavailable> {
     let mut tries = Tries::default();
     loop {
         match make().await {

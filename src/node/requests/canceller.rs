@@ -13,7 +13,7 @@ use super::retry_policy::trouble_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
-use crate::node::messages::Trouble;
+use crate::node::messages::Unavailable;
 use crate::node::metrics::Metrics;
 use crate::postgres::Error;
 use crate::postgres::tasks::cancel;
@@ -22,13 +22,14 @@ use crate::telemetry::Counted;
 
 /// Ids of one statement.
 const IDS_MAX: usize = 500;
-/// How long one group may take with what gives way to other transactions. A row that somebody has locked is told from its group by halves: nine times, 0.2 s each.
+/// How long one group may take with what gives way to other transactions. A row that somebody has
+/// locked is told from its group by halves: nine times, 0.2 s each.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Request {
     id: TaskId,
-    answer: oneshot::Sender<Result<Option<TaskView>, Trouble>>,
+    answer: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
     _shown: Counted,
 }
 
@@ -53,16 +54,16 @@ impl Canceller {
     }
 
     /// Withdraws a task; shows it when this took it out.
-    pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let (answer, answered) = oneshot::channel();
         let _shown = Counted::new(&self.metrics.cancel_queue, 1);
         self.sender.try_send(Request { id, answer, _shown }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Trouble::Busy { bound: "cancel_queue" },
-            mpsc::error::TrySendError::Closed(_) => Trouble::Draining,
+            mpsc::error::TrySendError::Full(_) => Unavailable::Busy { bound: "cancel_queue" },
+            mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
         })?;
         answered
             .await
-            .unwrap_or_else(|_ended| Err(Trouble::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))
+            .unwrap_or_else(|_ended| Err(Unavailable::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))
     }
 }
 
@@ -103,15 +104,17 @@ impl Lane {
         }
     }
 
-    /// An answer for each id. What gave way to another transaction is tried again by halves, so that one locked row does not hold up the others.
-    async fn cancel(&mut self, ids: &[TaskId]) -> Vec<Result<Option<TaskView>, Trouble>> {
-        let mut answers: Vec<Result<Option<TaskView>, Trouble>> = vec![Ok(None); ids.len()];
+    /// An answer for each id. What gave way to another transaction is tried again by halves, so
+    /// that one locked row does not hold up the others.
+    async fn cancel(&mut self, ids: &[TaskId]) -> Vec<Result<Option<TaskView>, Unavailable>> {
+        let mut answers: Vec<Result<Option<TaskView>, Unavailable>> = vec![Ok(None); ids.len()];
         let until = clock::monotonic().plus(GROUP_SPAN_MAX);
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..ids.len()).collect();
         while let Some(piece) = pieces.pop_front() {
             let (cancelled, outcome) = self.cancels.cancel_group(&ids[piece.clone()]).await;
             self.metrics.cancelled.inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
-            // What was cancelled is, also when not all of it was done; a repetition does not find it any more.
+            // What was cancelled is, also when not all of it was done; a repetition does not find
+            // it any more.
             for (answer, cancelled) in answers[piece.clone()].iter_mut().zip(cancelled) {
                 if cancelled.is_some() {
                     *answer = Ok(cancelled);

@@ -1,7 +1,9 @@
-//! The connections to Postgres without which a caller would be turned away: opened at the start, kept open, and shown.
+//! The connections to Postgres without which a caller would be turned away: opened at the start,
+//! kept open, and shown.
 //!
-//! A connection that is opened at its first use may find none left, long after the node has said that it is ready. So whoever owns one
-//! looks at it every two seconds, whether it is used or not, and opens it again when it is gone.
+//! A connection that is opened at its first use may find none left, long after the node has said
+//! that it is ready. So whoever owns one looks at it every two seconds, whether it is used or not,
+//! and opens it again when it is gone.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::error_chain::chain;
-use crate::node::messages::{Lack, Missing};
+use crate::node::messages::{Requirement, NotReady};
 use crate::postgres::Error;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -42,11 +44,11 @@ impl Connections {
     }
 
     /// What is missing while one of them cannot be opened.
-    pub fn missing(&self) -> Option<Missing> {
+    pub fn missing(&self) -> Option<NotReady> {
         self.with(|all| {
             let mut whys: Vec<&str> = all.iter().filter_map(Option::as_deref).collect();
             whys.dedup();
-            (!whys.is_empty()).then(|| Missing { what: Lack::Connections, why: whys.join("; ") })
+            (!whys.is_empty()).then(|| NotReady { what: Requirement::Connections, why: whys.join("; ") })
         })
     }
 
@@ -63,7 +65,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Waits until the connection is to be looked at; the first time is at once. After it comes `show`.
+    /// Waits until the connection is to be looked at; the first time is at once. After it comes
+    /// `show`.
     pub async fn due(&mut self) {
         self.timer.as_mut().await;
     }
@@ -147,7 +150,7 @@ mod tests {
         assert!(connections.missing().is_none());
         first.show(Err(unreachable("too many")));
         let missing = connections.missing().unwrap();
-        assert_eq!(missing.what, Lack::Connections);
+        assert_eq!(missing.what, Requirement::Connections);
         assert!(missing.why.starts_with("connect for submit: ") && missing.why.ends_with("too many"), "{}", missing.why);
         first.show(Ok(()));
         assert!(connections.missing().is_none());

@@ -1,7 +1,9 @@
-//! Submits commit in groups by natural batching: when the connection is free it takes all that is queued. No gather timer, one connection: 28 k single
-//! submits/s from 64 callers, against 16 k with two connections and 6 to 9 k with a timer of 1 to 2 ms.
+//! Submits commit in groups by natural batching: when the connection is free it takes all that is
+//! queued. No gather timer, one connection: 28 k single submits/s from 64 callers, against 16 k
+//! with two connections and 6 to 9 k with a timer of 1 to 2 ms.
 //!
-//! Tasks with a name go through a lane and a connection of their own, so that the others do not pay for them.
+//! Tasks with a name go through a lane and a connection of their own, so that the others do not pay
+//! for them.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -19,7 +21,7 @@ use super::retry_policy::{Tries, refusal_of};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskState, Timestamp};
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::{Accepted, Refusal};
 use crate::node::metrics::Metrics;
 use crate::node::shared::Shared;
@@ -32,7 +34,8 @@ use crate::telemetry::Counted;
 const BYTES_UNIT: usize = 1024;
 /// Ids are drawn anew so often when one is taken: more often it cannot be chance.
 pub(super) const DRAWS_MAX: usize = 3;
-/// How long one group may take with somebody's locks. A name that somebody has locked is told from its group by halves: ten times, 0.2 s each.
+/// How long one group may take with somebody's locks. A name that somebody has locked is told from
+/// its group by halves: ten times, 0.2 s each.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 /// What may wait to be stored.
@@ -85,7 +88,8 @@ impl Queue {
         Self { tasks: Arc::new(Semaphore::new(bounds.tasks_max)), tasks_max: bounds.tasks_max, bytes: Arc::new(bytes) }
     }
 
-    /// Room for a request. When there is none, the refusal names the bound that is reached: each is a setting of its own.
+    /// Room for a request. When there is none, the refusal names the bound that is reached: each is
+    /// a setting of its own.
     fn room_for(&self, task_count: usize, bytes: usize, metrics: &Metrics) -> Result<Room, Refusal> {
         let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
         let shown = |gauge, amount| Counted::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
@@ -271,7 +275,8 @@ impl Lane {
         (requests, tasks)
     }
 
-    /// Stores tasks together; by halves when values are refused, or when somebody has a lock that one of them needs: one task does not fail the others.
+    /// Stores tasks together; by halves when values are refused, or when somebody has a lock that
+    /// one of them needs: one task does not fail the others.
     async fn store(&mut self, mut tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
         let count = tasks.len();
         let mut results = vec![Err(Refusal::lost()); count];
@@ -305,7 +310,8 @@ impl Lane {
         results
     }
 
-    /// Stores all of `tasks` or none; repeats what gave way to another transaction, unless it can be divided.
+    /// Stores all of `tasks` or none; repeats what gave way to another transaction, unless it can
+    /// be divided.
     async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
@@ -363,7 +369,7 @@ impl PlainStore {
             BatchBuilder::of_new_tasks(id, claimed.iter().copied())
         });
         if let Some(batch) = &batch {
-            shared.holdings.ask_for(batch.id);
+            shared.in_flight.ask_for(batch.id);
             group.claimed = Some((batch.id, claimed));
         }
         let began_at = clock::monotonic();
@@ -371,12 +377,12 @@ impl PlainStore {
             Ok(stamp) => stamp,
             Err(error) => {
                 if let Some(batch) = batch {
-                    shared.holdings.forget(batch.id);
+                    shared.in_flight.forget(batch.id);
                 }
                 return Err(error);
             }
         };
-        reach(Point::InsertCommitted);
+        reach(Failpoint::InsertCommitted);
         shared.group_stored(tasks.len(), tasks.len(), stamp, began_at);
         shared.look_after(IdRange::spanning(group.near.iter().map(|task| task.id)));
         if let Some(batch) = batch {

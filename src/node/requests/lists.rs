@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::retry_policy::trouble_of_look;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
-use crate::node::messages::{Counts, Figure, Trouble};
+use crate::node::messages::{Counts, Figure, Unavailable};
 use crate::node::metrics::Metrics;
 use crate::postgres::Error;
 use crate::postgres::lists::counts::{Counted, Counter};
@@ -26,7 +26,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
         let page = match list {
             List::Tasks => self.pending(selection, from, limit).await,
             List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
@@ -40,8 +40,8 @@ impl Lists {
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
-    /// Whether any pending task or dead letter is for `topic`. `searched` is a list that has none of it. `None`: a bounded search did
-    /// not come to an end, or failed.
+    /// Whether any pending task or dead letter is for `topic`. `searched` is a list that has none
+    /// of it. `None`: a bounded search did not come to an end, or failed.
     pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         let whole = Selection { topic: Some(topic.clone()), ..Selection::default() };
         for list in [List::DeadLetters, List::Tasks] {
@@ -68,7 +68,7 @@ impl Lists {
         Some(false)
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
         let counted = self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
         Ok(counts_of(&counted, topic))
     }

@@ -18,14 +18,15 @@ use super::retry_policy::refusal_of;
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, TaskState};
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::{Accepted, Refusal};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::submit_named::{Group, NamedSubmits};
 
-/// A name that expires just when it is asked for is tried again; more often than this it cannot be chance.
+/// A name that expires just when it is asked for is tried again; more often than this it cannot be
+/// chance.
 const ROUNDS_MAX: usize = 5;
 /// Between two rounds: the sweep of expired names has a thousand of them locked for about so long.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
@@ -42,15 +43,17 @@ impl NamedStore {
     /// Stores those of `tasks` whose name is new, and answers for each, in order.
     ///
     /// # Errors
-    /// When nothing is known of any of them. What fails later is the answer of those alone that nothing is known of yet: the others are stored.
+    /// When nothing is known of any of them. What fails later is the answer of those alone that
+    /// nothing is known of yet: the others are stored.
     pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         clamp(tasks, self.shared.now());
         let leaders = leaders(tasks);
-        // In the order of the names everywhere: in another one, two groups would wait for each other.
+        // In the order of the names everywhere: in another one, two groups would wait for each
+        // other.
         let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
         open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
         let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
-        let mut refusal = Refusal::Unavailable { reason: "the name was taken and freed again and again".to_owned() };
+        let mut refusal = Refusal::ServerAway { reason: "the name was taken and freed again and again".to_owned() };
         for round in 0..ROUNDS_MAX {
             if open.is_empty() {
                 break;
@@ -84,7 +87,8 @@ impl NamedStore {
         Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers).ok_or_else(|| refusal.clone())).collect())
     }
 
-    /// Stores those of the `open` tasks whose name is new, and looks up the others; what is still `open` then has to be tried again, or is what failed.
+    /// Stores those of the `open` tasks whose name is new, and looks up the others; what is still
+    /// `open` then has to be tried again, or is what failed.
     async fn round(&mut self, tasks: &[NewTask], open: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
         let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
         let stored = self.insert(&group).await?;
@@ -99,7 +103,8 @@ impl NamedStore {
         self.find(tasks, open, answers).await
     }
 
-    /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is taken.
+    /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is
+    /// taken.
     async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
         let shared = Arc::clone(&self.shared);
         let sorter = Sorter::new(&shared, shared.now());
@@ -120,7 +125,7 @@ impl NamedStore {
         let now = shared.now();
         let batch = places.contains(&Place::Claimed).then(|| BatchId::new(now, rand::random(), rand::random()));
         if let Some(batch) = batch {
-            shared.holdings.ask_for(batch);
+            shared.in_flight.ask_for(batch);
         }
         let began_at = clock::monotonic();
         let group =
@@ -129,12 +134,12 @@ impl NamedStore {
             Ok(answer) => answer,
             Err(error) => {
                 if let Some(batch) = batch {
-                    shared.holdings.forget(batch);
+                    shared.in_flight.forget(batch);
                 }
                 return Err(error);
             }
         };
-        reach(Point::InsertCommitted);
+        reach(Failpoint::InsertCommitted);
         shared.group_stored(tasks.len(), won.len(), stamp, began_at);
         self.take_on(tasks, &places, &won, batch).await;
         let state = |place| if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled };
@@ -152,7 +157,7 @@ impl NamedStore {
         // In the order of the statement's arrays.
         let claimed = winners(Place::Claimed);
         if claimed.is_empty() {
-            self.shared.holdings.forget(batch);
+            self.shared.in_flight.forget(batch);
         } else {
             self.shared.take_in_on_insert(BatchBuilder::of_new_tasks(batch, claimed.into_iter())).await;
         }

@@ -18,8 +18,9 @@ impl<'a> Sorter<'a> {
     pub fn new(shared: &'a Shared, now: Timestamp) -> Self {
         Self {
             shared,
-            may_claim: shared.gate.may_claim() && shared.holdings.has_room_on_insert(),
-            // Before the first look at the leaves everything goes to the far table; the mover brings it back.
+            may_claim: shared.fence.may_claim() && shared.in_flight.has_room_on_insert(),
+            // Before the first look at the leaves everything goes to the far table; the mover
+            // brings it back.
             rule: placing::Rule::new(now, shared.cluster.window, shared.leaves.end().unwrap_or_default()),
         }
     }
@@ -30,7 +31,7 @@ impl<'a> Sorter<'a> {
     }
 
     pub fn place_of(&self, task: &NewTask) -> Place {
-        let is_open = || self.shared.holdings.topics().is_open(&task.record.topic);
+        let is_open = || self.shared.in_flight.topics().is_open(&task.record.topic);
         self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
     }
 
@@ -40,13 +41,14 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// True when a claim on insert took no effect, and may be what failed: a lock on the execlog, or a partition of it that is missing. Tables of tasks may well take
-/// what their execlog does not.
+/// True when a claim on insert took no effect, and may be what failed: a lock on the execlog, or a
+/// partition of it that is missing. Tables of tasks may well take what their execlog does not.
 pub fn may_do_without_claim(error: &Error) -> bool {
     matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
 }
 
-/// Gives tasks that are submitted now the ids under which they are stored: in their order, behind all that this node was given before.
+/// Gives tasks that are submitted now the ids under which they are stored: in their order, behind
+/// all that this node was given before.
 pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {

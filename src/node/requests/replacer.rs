@@ -1,4 +1,5 @@
-//! Replacements by name: what is pending is withdrawn and another task takes its place; what is claimed stays.
+//! Replacements by name: what is pending is withdrawn and another task takes its place; what is
+//! claimed stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::retry_policy::{Tries, refusal_of, refusal_of_look, trouble_of};
 use crate::clock;
 use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
 use crate::error_chain::chain;
-use crate::node::messages::{Placed, Refusal, Trouble};
+use crate::node::messages::{Placed, Refusal, Unavailable};
 use crate::node::shared::Shared;
 use crate::postgres::Error;
 use crate::postgres::tasks::look_up::LookUp;
@@ -18,7 +19,8 @@ use crate::postgres::tasks::replace::{Replacement, Replaces};
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);
-/// So many looks at a task that stands in a table and cannot be taken out: an earlier attempt of it may be in the topic.
+/// So many looks at a task that stands in a table and cannot be taken out: an earlier attempt of it
+/// may be in the topic.
 const LOOKS_MAX: usize = 3;
 /// Others may replace the same name, or give way to it, so often.
 const TRIES_MAX: usize = 10;
@@ -30,7 +32,8 @@ pub struct Replacer {
     pub replaces: Arc<Replaces>,
 }
 
-/// What is known of the task that a name stands for, once it was not found where it could be taken out.
+/// What is known of the task that a name stands for, once it was not found where it could be taken
+/// out.
 enum Finding {
     Final,
     TooLate(Placed),
@@ -38,7 +41,8 @@ enum Finding {
 }
 
 impl Replacer {
-    /// Puts a named task in the place of the one that its name stands for, unless it is too late for that, or `condition` does not allow it.
+    /// Puts a named task in the place of the one that its name stands for, unless it is too late
+    /// for that, or `condition` does not allow it.
     pub async fn replace(&self, mut task: NewTask, condition: &Precondition, look_up: &LookUp) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
@@ -66,11 +70,11 @@ impl Replacer {
                 Err(error) => return Err(refusal_of(&error)),
             }
         }
-        Err(Refusal::Unavailable { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
+        Err(Refusal::ServerAway { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
     }
 
     /// Cancels the task that a name stands for, if `condition` allows it.
-    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Trouble> {
+    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         loop {
             match self.replaces.withdraw(topic, name, condition).await {

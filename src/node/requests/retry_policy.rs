@@ -1,7 +1,8 @@
-//! What follows when Postgres fails a call: another try, or what the caller is told. The only place where one of its errors becomes a word of the service.
+//! What follows when Postgres fails a call: another try, or what the caller is told. The only place
+//! where one of its errors becomes a word of the service.
 
 use crate::error_chain::chain;
-use crate::node::messages::{Refusal, Trouble};
+use crate::node::messages::{Refusal, Unavailable};
 use crate::postgres::Error;
 
 /// What gives way to other transactions is tried so often in all.
@@ -38,24 +39,24 @@ pub fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Unanswered { .. } => Refusal::Unknown { reason },
         Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::Unavailable { reason },
+        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::ServerAway { reason },
     }
 }
 
 /// The same of a look on the way to a submit: it changes nothing, answered or not.
 pub fn refusal_of_look(error: &Error) -> Refusal {
-    Refusal::Unavailable { reason: chain(error) }
+    Refusal::ServerAway { reason: chain(error) }
 }
 
 /// What is told of a change that failed.
-pub fn trouble_of(error: &Error) -> Trouble {
+pub fn trouble_of(error: &Error) -> Unavailable {
     let reason = chain(error);
-    if error.is_unknown() { Trouble::Unknown { reason } } else { Trouble::Unavailable { reason } }
+    if error.is_unknown() { Unavailable::Unknown { reason } } else { Unavailable::ServerAway { reason } }
 }
 
 /// What is told of a look that failed: it has either an answer or none.
-pub fn trouble_of_look(error: &Error) -> Trouble {
-    Trouble::Unavailable { reason: chain(error) }
+pub fn trouble_of_look(error: &Error) -> Unavailable {
+    Unavailable::ServerAway { reason: chain(error) }
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ pub mod model;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::task_service::Desk;
+use super::task_service::TaskService;
 use crate::domain::{Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Lack, Missing, Placed, Refusal, Trouble, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Requirement, NotReady, Placed, Refusal, Unavailable, Verdict,
 };
 
 /// What a node does for its API. Cheap to clone.
@@ -25,36 +25,38 @@ enum Backing {
     Model(Arc<model::Model>),
 }
 
-/// The desk opens when the node has found its servers; until then callers are told what is missing.
+/// The task_service opens when the node has found its servers; until then callers are told what is
+/// missing.
 #[derive(Debug)]
 struct Front {
-    desk: OnceLock<Desk>,
-    starting: Mutex<Vec<Missing>>,
+    task_service: OnceLock<TaskService>,
+    starting: Mutex<Vec<NotReady>>,
 }
 
 impl Front {
-    fn open(&self) -> Result<&Desk, String> {
-        self.desk.get().ok_or_else(|| {
+    fn open(&self) -> Result<&TaskService, String> {
+        self.task_service.get().ok_or_else(|| {
             let missing: Vec<String> = self.missing().into_iter().map(|missing| missing.to_string()).collect();
             format!("the node is starting ({})", missing.join("; "))
         })
     }
 
-    fn missing(&self) -> Vec<Missing> {
-        match self.desk.get() {
-            Some(desk) => desk.missing(),
+    fn missing(&self) -> Vec<NotReady> {
+        match self.task_service.get() {
+            Some(task_service) => task_service.missing(),
             None => self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 }
 
-/// Asks the desk; an `Unavailable` while it is not open yet. In tests of the API: asks the model.
+/// Asks the task_service; an `Unavailable` while it is not open yet. In tests of the API: asks the
+/// model.
 macro_rules! ask {
     ($self:ident.$method:ident($($argument:expr),*), $refusal:ident) => {
         match &$self.backing {
             Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.$method($($argument),*).await,
-                Err(reason) => Err($refusal::Unavailable { reason }),
+                Ok(task_service) => task_service.$method($($argument),*).await,
+                Err(reason) => Err($refusal::ServerAway { reason }),
             },
             #[cfg(test)]
             Backing::Model(model) => model.$method($($argument),*).await,
@@ -64,14 +66,14 @@ macro_rules! ask {
 
 impl Default for Service {
     fn default() -> Self {
-        let starting = Missing { what: Lack::Postgres, why: "not reached yet".to_owned() };
-        Self { backing: Backing::Node(Arc::new(Front { desk: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
+        let starting = NotReady { what: Requirement::Postgres, why: "not reached yet".to_owned() };
+        Self { backing: Backing::Node(Arc::new(Front { task_service: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
     }
 }
 
 impl Service {
     /// Says what the node is waiting for while it starts.
-    pub fn waits_for(&self, missing: Vec<Missing>) {
+    pub fn waits_for(&self, missing: Vec<NotReady>) {
         match &self.backing {
             Backing::Node(front) => *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing,
             #[cfg(test)]
@@ -80,9 +82,9 @@ impl Service {
     }
 
     /// Opens the service; once.
-    pub fn open(&self, desk: Desk) {
+    pub fn open(&self, task_service: TaskService) {
         match &self.backing {
-            Backing::Node(front) => assert!(front.desk.set(desk).is_ok(), "a node starts once"),
+            Backing::Node(front) => assert!(front.task_service.set(task_service).is_ok(), "a node starts once"),
             #[cfg(test)]
             Backing::Model(_) => {}
         }
@@ -93,10 +95,11 @@ impl Service {
         Self { backing: Backing::Model(model) }
     }
 
-    /// The cluster's clock for a request that arrives now, from above: what its `delay` counts from. `None` while the time is not known.
+    /// The cluster's clock for a request that arrives now, from above: what its `delay` counts
+    /// from. `None` while the time is not known.
     pub fn arrival(&self) -> Option<Timestamp> {
         match &self.backing {
-            Backing::Node(front) => front.desk.get()?.arrival(),
+            Backing::Node(front) => front.task_service.get()?.arrival(),
             #[cfg(test)]
             Backing::Model(model) => model.arrival(),
         }
@@ -106,8 +109,8 @@ impl Service {
     pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
         match &self.backing {
             Backing::Node(front) => match front.open() {
-                Ok(desk) => desk.submit(drafts, arrived_at).await,
-                Err(reason) => vec![Err(Refusal::Unavailable { reason }); drafts.len()],
+                Ok(task_service) => task_service.submit(drafts, arrived_at).await,
+                Err(reason) => vec![Err(Refusal::ServerAway { reason }); drafts.len()],
             },
             #[cfg(test)]
             Backing::Model(model) => model.submit(drafts).await,
@@ -115,15 +118,16 @@ impl Service {
     }
 
     /// Withdraws a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
-        ask!(self.cancel(id), Trouble)
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
+        ask!(self.cancel(id), Unavailable)
     }
 
-    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        ask!(self.look_up(id), Trouble)
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        ask!(self.look_up(id), Unavailable)
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for, if `condition` allows that one.
+    /// Puts a draft with a name in the place of the task that the name stands for, if `condition`
+    /// allows that one.
     pub async fn replace(
         &self,
         draft: Draft,
@@ -134,27 +138,29 @@ impl Service {
     }
 
     /// The task that a name stands for.
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
-        ask!(self.look_up_named(topic, name), Trouble)
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
+        ask!(self.look_up_named(topic, name), Unavailable)
     }
 
     /// Withdraws the task that a name stands for, if `condition` allows it.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
-        ask!(self.cancel_named(topic, name, condition), Trouble)
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
+        ask!(self.cancel_named(topic, name, condition), Unavailable)
     }
 
-    /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is where the page before has ended.
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
-        ask!(self.list(list, selection, from, limit), Trouble)
+    /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is
+    /// where the page before has ended.
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
+        ask!(self.list(list, selection, from, limit), Unavailable)
     }
 
     /// How many tasks are pending, of one topic or of all.
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
-        ask!(self.counts(topic), Trouble)
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
+        ask!(self.counts(topic), Unavailable)
     }
 
-    /// Whether a topic of which a request has found nothing is there: Kafka has it, or tasks or dead letters are for it. `None`: that
-    /// cannot be told now. `searched` is a list that was searched for it without any other filter, and has none.
+    /// Whether a topic of which a request has found nothing is there: Kafka has it, or tasks or
+    /// dead letters are for it. `None`: that cannot be told now. `searched` is a list that was
+    /// searched for it without any other filter, and has none.
     pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         match &self.backing {
             Backing::Node(front) => front.open().ok()?.knows_topic(topic, searched).await,
@@ -164,37 +170,37 @@ impl Service {
     }
 
     /// Withdraws all tasks that are meant, up to a bound.
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        ask!(self.cancel_all(bulk), Trouble)
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+        ask!(self.cancel_all(bulk), Unavailable)
     }
 
     /// Puts a dead letter back: its task is due now. `None` when there is none.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        ask!(self.redrive(id), Trouble)
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        ask!(self.redrive(id), Unavailable)
     }
 
     /// Puts all dead letters that are meant back, up to a bound.
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        ask!(self.redrive_all(bulk), Trouble)
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+        ask!(self.redrive_all(bulk), Unavailable)
     }
 
     /// Drops all dead letters that are meant, up to a bound.
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
-        ask!(self.drop_all_dead(bulk), Trouble)
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+        ask!(self.drop_all_dead(bulk), Unavailable)
     }
 
     /// Drops a dead letter, and answers what it was; `None` when there is none.
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
-        ask!(self.drop_dead(id), Trouble)
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        ask!(self.drop_dead(id), Unavailable)
     }
 
     /// # Errors
     /// While the node starts: it knows nothing of the cluster yet.
-    pub async fn cluster(&self) -> Result<ClusterView, Trouble> {
+    pub async fn cluster(&self) -> Result<ClusterView, Unavailable> {
         match &self.backing {
             Backing::Node(front) => match front.open() {
-                Ok(desk) => Ok(desk.cluster().await),
-                Err(reason) => Err(Trouble::Unavailable { reason }),
+                Ok(task_service) => Ok(task_service.cluster().await),
+                Err(reason) => Err(Unavailable::ServerAway { reason }),
             },
             #[cfg(test)]
             Backing::Model(model) => Ok(model.cluster()),
@@ -202,7 +208,7 @@ impl Service {
     }
 
     /// What keeps the node from being ready; empty when it is.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<NotReady> {
         match &self.backing {
             Backing::Node(front) => front.missing(),
             #[cfg(test)]
@@ -212,7 +218,7 @@ impl Service {
 
     pub fn is_draining(&self) -> bool {
         match &self.backing {
-            Backing::Node(front) => front.desk.get().is_some_and(Desk::is_draining),
+            Backing::Node(front) => front.task_service.get().is_some_and(TaskService::is_draining),
             #[cfg(test)]
             Backing::Model(model) => model.is_draining(),
         }

@@ -1,4 +1,5 @@
-//! The service of a node: drafts are held against the clock, the topic and the bounds, and then stored, cancelled, looked up.
+//! The service of a node: drafts are held against the clock, the topic and the bounds, and then
+//! stored, cancelled, looked up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +19,13 @@ use crate::clock;
 use crate::domain::{
     Backlog, Cursor, List, NewTask, Page, Precondition, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
-use crate::engine::topics::{Pace, Parked};
+use crate::engine::topics::{OpenBreaker, Pace};
 use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::node::membership::Bulletin;
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Lack, Missing, NodeView, PARKED_SHOWN_MAX, ParkedTopic, Placed,
-    Refusal, Trouble, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Requirement, NotReady, NodeView, UNAVAILABLE_SHOWN_MAX, UnavailableTopic, Placed,
+    Refusal, Unavailable, Verdict,
 };
 use crate::node::shared::Shared;
 use crate::postgres::lists::backlog::BacklogCounter;
@@ -36,12 +37,14 @@ use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 
 /// Waits between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);
-/// So many looks at a task that was neither cancelled nor found: it is being moved from one table to another.
+/// So many looks at a task that was neither cancelled nor found: it is being moved from one table
+/// to another.
 const LOOKS_MAX: usize = 3;
 /// Others may replace the task of a name, while it is cancelled by this name, so often.
 const CANCELS_OF_NAME_MAX: usize = 10;
 
-/// How long an answer that found nothing waits to learn whether its topic exists: as long as a submit waits.
+/// How long an answer that found nothing waits to learn whether its topic exists: as long as a
+/// submit waits.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
 /// What is known of a topic, or why its drafts are refused.
@@ -57,7 +60,7 @@ struct Refused {
 
 /// What the service of a node is made of.
 #[derive(Debug)]
-pub struct Desk {
+pub struct TaskService {
     pub shared: Arc<Shared>,
     pub delay_max: Duration,
     pub intake: Intake,
@@ -75,7 +78,7 @@ pub struct Desk {
     pub has_seen_etcd: AtomicBool,
 }
 
-impl Desk {
+impl TaskService {
     /// What the `delay` of a request that arrives now counts from.
     pub fn arrival(&self) -> Option<Timestamp> {
         self.shared.clock.arrival()
@@ -130,8 +133,9 @@ impl Desk {
         answers
     }
 
-    /// A known name is answered with its task, also when the draft would be refused today: the submit whose answer was lost was not. After the others are
-    /// stored, for the name may have been new to one of them.
+    /// A known name is answered with its task, also when the draft would be refused today: the
+    /// submit whose answer was lost was not. After the others are stored, for the name may have
+    /// been new to one of them.
     async fn recall(&self, refused: &[Refused], answers: &mut [Result<Accepted, Refusal>]) {
         for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
             let names: Vec<(&str, &str)> = some.iter().map(|refused| (refused.topic.as_str(), refused.name.as_str())).collect();
@@ -167,22 +171,24 @@ impl Desk {
         Ok(facts)
     }
 
-    /// Before dead letters are put back: their topic may be there again, and be given up on all the same.
+    /// Before dead letters are put back: their topic may be there again, and be given up on all the
+    /// same.
     async fn look_for(&self, topic: &TopicName) {
         if let Err(refusal) = self.facts(topic).await {
             tracing::debug!(%topic, ?refusal, "dead letters are put back for it");
         }
     }
 
-    /// Whether a draft fits its topic, and what is known of the topic then. A topic that a draft does not fit is asked about anew:
-    /// nobody is refused for good by a limit that was raised since.
+    /// Whether a draft fits its topic, and what is known of the topic then. A topic that a draft
+    /// does not fit is asked about anew: nobody is refused for good by a limit that was raised
+    /// since.
     async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
         let facts = match facts {
             Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => return (Ok(facts), Ok(())),
             Ok(facts) => facts,
             Err(refusal) => return (Err(refusal.clone()), Err(refusal)),
         };
-        // On the heap: it is seldom asked, and would make the future of every submit larger.
+        // On the heap: it is throttle asked, and would make the future of every submit larger.
         Box::pin(self.held_again(draft, facts)).await
     }
 
@@ -216,7 +222,8 @@ impl Desk {
         results
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for, if `condition` allows that one.
+    /// Puts a draft with a name in the place of the task that the name stands for, if `condition`
+    /// allows that one.
     pub async fn replace(
         &self,
         draft: Draft,
@@ -246,25 +253,28 @@ impl Desk {
         Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
     }
 
-    /// The task that a name stands for: a name that has expired stands for none, unless its task is still pending.
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+    /// The task that a name stands for: a name that has expired stands for none, unless its task is
+    /// still pending.
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
         let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
         let view = self.look_up(entry.id).await?;
         Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
     }
 
-    fn takes_changes(&self) -> Result<(), Trouble> {
-        if self.is_draining() { Err(Trouble::Draining) } else { Ok(()) }
+    fn takes_changes(&self) -> Result<(), Unavailable> {
+        if self.is_draining() { Err(Unavailable::Draining) } else { Ok(()) }
     }
 
-    /// Withdraws the task that a name stands for, if `condition` allows it. One that is replaced meanwhile is not meant any more: the other is.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
+    /// Withdraws the task that a name stands for, if `condition` allows it. One that is replaced
+    /// meanwhile is not meant any more: the other is.
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
         self.takes_changes()?;
         for _try in 0..CANCELS_OF_NAME_MAX {
             let verdict = if condition.is_none() {
                 self.cancel_of_name(topic, name).await?
             } else {
-                // On the heap: it is seldom asked, and would make the future of every cancel larger.
+                // On the heap: it is throttle asked, and would make the future of every cancel
+                // larger.
                 Box::pin(self.withdraw(topic, name, condition)).await?
             };
             match verdict {
@@ -273,10 +283,10 @@ impl Desk {
                 None => clock::sleep(MOVING).await,
             }
         }
-        Err(Trouble::Unavailable { reason: "others were replacing the task all the time; repeat the cancel".to_owned() })
+        Err(Unavailable::ServerAway { reason: "others were replacing the task all the time; repeat the cancel".to_owned() })
     }
 
-    async fn cancel_of_name(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Verdict>, Trouble> {
+    async fn cancel_of_name(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Verdict>, Unavailable> {
         let Some(entry) = self.entry(topic, name).await? else { return Ok(Some(Verdict::NotFound)) };
         if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
             return Ok(Some(Verdict::NotFound));
@@ -284,8 +294,9 @@ impl Desk {
         self.cancel(entry.id).await.map(Some)
     }
 
-    /// The entry is locked meanwhile, so that the task which `condition` allows is the one that is withdrawn. `None`: it is being moved.
-    async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Option<Verdict>, Trouble> {
+    /// The entry is locked meanwhile, so that the task which `condition` allows is the one that is
+    /// withdrawn. `None`: it is being moved.
+    async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Option<Verdict>, Unavailable> {
         Ok(match self.replacer.withdraw(topic, name, condition).await? {
             Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
             Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),
@@ -294,12 +305,12 @@ impl Desk {
         })
     }
 
-    async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Trouble> {
+    async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Unavailable> {
         self.names.entry(topic, name).await.map_err(|error| trouble_of_look(&error))
     }
 
     /// Withdraws a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
         self.takes_changes()?;
         for _look in 0..LOOKS_MAX {
             if let Some(task) = self.canceller.cancel(id).await? {
@@ -310,22 +321,23 @@ impl Desk {
                 None => clock::sleep(MOVING).await,
             }
         }
-        Err(Trouble::Unavailable { reason: "the task is being moved; repeat the cancel".to_owned() })
+        Err(Unavailable::ServerAway { reason: "the task is being moved; repeat the cancel".to_owned() })
     }
 
-    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.look_up.task(id).await.map_err(|error| trouble_of_look(&error))
     }
 
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
         self.lists.list(list, selection, from, limit).await
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
         self.lists.counts(topic).await
     }
 
-    /// See [`super::service::Service::knows_topic`]. Kafka is asked first, and not for long: it is an aside of another answer.
+    /// See [`super::service::Service::knows_topic`]. Kafka is asked first, and not for long: it is
+    /// an aside of another answer.
     pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         match tokio::time::timeout(TOPIC_ASIDE_MAX, self.topics.look_up(topic)).await {
             Ok(Ok(_facts)) => Some(true),
@@ -336,14 +348,14 @@ impl Desk {
 
     // The futures of what follows go on the heap, for callers hold them in futures of their own.
 
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.takes_changes()?;
         let done = Box::pin(self.bulks.cancel_all(bulk)).await;
         tell_of_bulk("cancelled", bulk, &done);
         done
     }
 
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.takes_changes()?;
         self.look_for(&bulk.topic).await;
         let done = Box::pin(self.bulks.change_all_dead(Change::Redrive, bulk)).await;
@@ -351,14 +363,14 @@ impl Desk {
         done
     }
 
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.takes_changes()?;
         let done = Box::pin(self.bulks.change_all_dead(Change::Drop, bulk)).await;
         tell_of_bulk("dropped as dead letters", bulk, &done);
         done
     }
 
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.takes_changes()?;
         if let Some(task) = self.look_up(id).await? {
             self.look_for(&task.topic).await;
@@ -370,7 +382,7 @@ impl Desk {
         Ok(task)
     }
 
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.takes_changes()?;
         let task = Box::pin(self.bulks.drop_dead(id)).await?;
         if task.is_some() {
@@ -401,22 +413,22 @@ impl Desk {
             leaf: self.shared.cluster.leaf,
             nodes: self.nodes(),
             backlog,
-            parked_topics: self.parked_topics(),
-            is_throttled: self.shared.holdings.topics().pace() == Pace::Throttled,
+            unavailable_topics: self.unavailable_topics(),
+            is_throttled: self.shared.in_flight.topics().pace() == Pace::Throttled,
             missing: self.missing(),
         }
     }
 
-    fn parked_topics(&self) -> Vec<ParkedTopic> {
+    fn unavailable_topics(&self) -> Vec<UnavailableTopic> {
         let now = clock::monotonic();
-        let topics = self.shared.holdings.topics();
-        let shown = |parked: Parked<'_>| ParkedTopic {
-            topic: parked.topic.clone(),
-            is_gone: parked.is_gone,
-            parked_for: now.since(parked.since),
-            reason: parked.reason.map(String::from),
+        let topics = self.shared.in_flight.topics();
+        let shown = |open: OpenBreaker<'_>| UnavailableTopic {
+            topic: open.topic.clone(),
+            is_gone: open.is_gone,
+            unavailable_for: now.since(open.since),
+            reason: open.reason.map(String::from),
         };
-        topics.parked().into_iter().take(PARKED_SHOWN_MAX).map(shown).collect()
+        topics.open().into_iter().take(UNAVAILABLE_SHOWN_MAX).map(shown).collect()
     }
 
     /// As of this node's last heartbeat, and so much older now.
@@ -431,22 +443,23 @@ impl Desk {
     }
 
     /// What the node lacks to be ready; nothing: it is.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<NotReady> {
         let bulletin = self.bulletin.borrow().clone();
-        // Once etcd has been there its absence stops nothing: the node stays ready. Before the first heartbeat nobody has looked.
-        if bulletin.heartbeat_sent_at.is_some() && !bulletin.missing.iter().any(|missing| missing.what == Lack::Etcd) {
+        // Once etcd has been there its absence stops nothing: the node stays ready. Before the
+        // first heartbeat nobody has looked.
+        if bulletin.heartbeat_sent_at.is_some() && !bulletin.missing.iter().any(|missing| missing.what == Requirement::Etcd) {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
-        let counts = |what: Lack| what != Lack::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
-        // The membership knows why there is no heartbeat, the gate that there is none.
-        let mut missing: Vec<Missing> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
-        for more in self.shared.gate.missing() {
+        let counts = |what: Requirement| what != Requirement::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
+        // The membership knows why there is no heartbeat, the fence that there is none.
+        let mut missing: Vec<NotReady> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
+        for more in self.shared.fence.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }
         }
         // Without Postgres none can be opened, and that is said already.
-        if !missing.iter().any(|known| known.what == Lack::Postgres) {
+        if !missing.iter().any(|known| known.what == Requirement::Postgres) {
             missing.extend(self.connections.missing());
         }
         missing
@@ -460,7 +473,7 @@ impl Desk {
 /// What a submit is told while the time is not known.
 fn no_time() -> Refusal {
     let reason = "Postgres has not told the time since this node began, or since its machine was suspended".to_owned();
-    Refusal::Unavailable { reason }
+    Refusal::ServerAway { reason }
 }
 
 /// Holds a draft, of so many bytes, against what its topic takes.
@@ -477,13 +490,15 @@ fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
         LookUpError::Unknown => Refusal::UnknownTopic,
         LookUpError::Busy => Refusal::Busy { bound: "topic_look_ups" },
         LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
-            Refusal::Unavailable { reason: format!("look up topic {topic}: {reason}") }
+            Refusal::ServerAway { reason: format!("look up topic {topic}: {reason}") }
         }
     }
 }
 
-/// When a task is due that a request asks for which arrived at `arrived_at`, from above: a delay is never shorter than asked. It is longer by what the bounds of
-/// the clock are apart, and up to the next whole millisecond. What may be asked for at most counts and is rounded like what is asked for.
+/// When a task is due that a request asks for which arrived at `arrived_at`, from above: a delay is
+/// never shorter than asked. It is longer by what the bounds of the clock are apart, and up to the
+/// next whole millisecond. What may be asked for at most counts and is rounded like what is asked
+/// for.
 fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
     let due_at = match due {
         Due::At(at) => at,
@@ -493,7 +508,7 @@ fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Tim
 }
 
 /// A call for many tasks is an operator's act: the log has it.
-fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Trouble>) {
+fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Unavailable>) {
     // Since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] = [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
     let topic = &bulk.topic;
@@ -546,7 +561,7 @@ mod tests {
             Refusal::Busy { bound: "submit_queue" },
             Refusal::BadValue { reason: reason() },
             Refusal::Draining,
-            Refusal::Unavailable { reason: reason() },
+            Refusal::ServerAway { reason: reason() },
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
         assert_eq!(refused_count(&answers), 8);

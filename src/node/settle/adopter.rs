@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use super::settler::Undone;
 use crate::clock;
 use crate::domain::{BatchId, Monotonic};
-use crate::engine::books::Suspects;
+use crate::engine::batch_registry::Suspects;
 use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::node::in_flight::batches::Past;
 use crate::node::membership::{Bulletin, Progress};
 use crate::node::publish::publisher::Publisher;
@@ -99,7 +99,7 @@ impl Adopter {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = self.adopt_now.notified() => {}
-                () = self.shared.gate.doubted() => {}
+                () = self.shared.fence.doubted() => {}
                 () = clock::sleep(INTERVAL) => {}
             }
             match self.turn().await {
@@ -108,7 +108,7 @@ impl Adopter {
                     self.progress.adopter_succeeded();
                 }
                 Err(error) => {
-                    self.progress.adopter_failed(&error, self.shared.gate.doubt().is_some());
+                    self.progress.adopter_failed(&error, self.shared.fence.doubt().is_some());
                     if !is_failing {
                         tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
                     }
@@ -121,9 +121,9 @@ impl Adopter {
 
     async fn turn(&mut self) -> Result<(), Error> {
         self.free_all().await?;
-        let doubt = self.shared.gate.doubt();
+        let doubt = self.shared.fence.doubt();
         if doubt.is_some() {
-            self.shared.holdings.doubt();
+            self.shared.in_flight.doubt();
         }
         // A heartbeat commits synchronously, so it makes every settle durable that was answered
         // before it was sent, unless Postgres crashed in between. A settle that such a crash undid
@@ -134,7 +134,7 @@ impl Adopter {
         }
         // A batch that a crash of Postgres made unsettled again may be older than all that were
         // unsettled before.
-        let known = self.shared.holdings.oldest_known();
+        let known = self.shared.in_flight.oldest_known();
         let own_from = self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
         let own_from = known.map_or(own_from, |known| known.min(own_from));
         let asked_at = clock::monotonic();
@@ -142,10 +142,10 @@ impl Adopter {
         if let Some(doubt) = doubt {
             self.clear_up(&own, asked_at, doubt);
         }
-        let comparison = self.shared.holdings.compare(&own, asked_at);
+        let comparison = self.shared.in_flight.compare(&own, asked_at);
         if let Some(durable_until) = durable_until {
             let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
-            self.shared.holdings.durable_until(durable_until, &undone);
+            self.shared.in_flight.durable_until(durable_until, &undone);
         }
         if !comparison.undone.is_empty() {
             tracing::warn!(batches = comparison.undone.len(), "settles were undone by a crash of Postgres; they are repeated");
@@ -164,9 +164,9 @@ impl Adopter {
         if self.past.from().is_none() {
             self.look_back().await;
         }
-        if self.shared.gate.may_adopt()
+        if self.shared.fence.may_adopt()
             && self.to_load.is_empty()
-            && self.shared.holdings.has_room()
+            && self.shared.in_flight.has_room()
             && let Some(from) = self.past.from()
         {
             let from = known.map_or(from, |known| known.min(from));
@@ -174,8 +174,8 @@ impl Adopter {
             self.own_floor.lower(from);
             let adopted = self.adoptions.adopt(from).await?;
             if !adopted.is_empty() {
-                reach(Point::BatchAdopted);
-                adopted.iter().for_each(|batch| self.shared.holdings.adopted(*batch));
+                reach(Failpoint::BatchAdopted);
+                adopted.iter().for_each(|batch| self.shared.in_flight.adopted(*batch));
                 tracing::info!(batches = adopted.len(), "adopted");
                 self.shared.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
                 if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
@@ -235,12 +235,12 @@ impl Adopter {
     /// Lifts the fence: the node was out of touch for longer than it may trust itself, so it gives
     /// up the batches that are no longer its own.
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
-        let lost = self.shared.holdings.give_up_lost(own, asked_at);
+        let lost = self.shared.in_flight.give_up_lost(own, asked_at);
         if !lost.is_empty() {
             tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
             self.purge();
         }
-        self.shared.gate.clear(doubt);
+        self.shared.fence.clear(doubt);
     }
 
     fn purge(&self) {
@@ -258,7 +258,7 @@ impl Adopter {
             self.to_free.clear();
             return Ok(());
         }
-        let given_up = self.shared.holdings.give_up_all();
+        let given_up = self.shared.in_flight.give_up_all();
         if !given_up.is_empty() {
             self.purge();
         }
@@ -272,28 +272,28 @@ impl Adopter {
     }
 
     async fn load(&mut self) -> Result<(), Error> {
-        while self.shared.holdings.has_room() {
+        while self.shared.in_flight.has_room() {
             let Some(batch) = self.to_load.pop() else { return Ok(()) };
-            if !self.shared.holdings.ask_for(batch) {
+            if !self.shared.in_flight.ask_for(batch) {
                 continue;
             }
             match self.adoptions.load(batch).await {
                 Ok(Some(loaded)) => {
-                    reach(Point::BatchLoaded);
+                    reach(Failpoint::BatchLoaded);
                     self.shared.take_in(loaded, Past::MaybeSent).await;
                 }
                 // The batch was settled or adopted meanwhile, or its payload is being detached. The
                 // next check decides.
-                Ok(None) => self.shared.holdings.forget(batch),
+                Ok(None) => self.shared.in_flight.forget(batch),
                 Err(error) if error.is_away() => {
-                    self.shared.holdings.forget(batch);
+                    self.shared.in_flight.forget(batch);
                     self.to_load.push(batch);
                     return Err(error);
                 }
                 // One unreadable batch must not hold up the others. It stays unsettled and owned by
                 // this node, so the next check finds it again.
                 Err(error) => {
-                    self.shared.holdings.forget(batch);
+                    self.shared.in_flight.forget(batch);
                     tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");
                 }
             }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::engine::books::Effect;
+use crate::engine::batch_registry::Effect;
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
-use crate::node::in_flight::batches::Held;
-use crate::node::in_flight::inbox::Mailbox;
+use crate::failpoint::{Failpoint, reach};
+use crate::node::in_flight::batches::InFlightBatch;
+use crate::node::in_flight::inbox::Inbox;
 use crate::node::membership::Progress;
 use crate::node::publish::publisher::Reports;
 use crate::node::shared::Shared;
@@ -27,12 +27,12 @@ const RETRY: Duration = Duration::from_millis(200);
 const GATHER: Duration = Duration::from_millis(10);
 
 /// Settles to repeat because a crash of Postgres undid them.
-pub type Undone = Mailbox<Arc<Settlement>>;
+pub type Undone = Inbox<Arc<Settlement>>;
 
 /// A batch whose outcomes wait to be written.
 #[derive(Debug)]
 struct Waiting {
-    held: Arc<Held>,
+    held: Arc<InFlightBatch>,
     settlement: Arc<Settlement>,
     /// A settle of the batch got no answer, so it may have taken effect.
     is_in_doubt: bool,
@@ -105,7 +105,7 @@ impl Settler {
         // batch belongs to this node again. It will be found and published once more.
         for void in waiting.extract_if(.., |one| one.held.is_void()) {
             self.shared.metrics.settled_by_others.inc();
-            self.shared.holdings.let_go(&void.held);
+            self.shared.in_flight.let_go(&void.held);
         }
         let mut task_count = 0;
         let count = waiting
@@ -122,11 +122,11 @@ impl Settler {
         }
         let group: Vec<&Settlement> = waiting[..count].iter().map(|one| one.settlement.as_ref()).collect();
         let began_at = clock::monotonic();
-        reach(Point::SettleReady);
+        reach(Failpoint::SettleReady);
         let (settled, outcome) = self.settles.settle(&group).await;
         let is_done = outcome.is_ok();
         if is_done {
-            reach(Point::SettleAnswered);
+            reach(Failpoint::SettleAnswered);
         }
         // Every statement commits by itself, so settled batches stay settled when a later statement
         // fails. If no statement failed, a batch that is missing in `settled` was adopted by
@@ -145,7 +145,7 @@ impl Settler {
                 self.shared.metrics.settled_by_others.inc();
                 tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
             }
-            self.shared.holdings.settled(&held, settlement, effect, clock::monotonic());
+            self.shared.in_flight.settled(&held, settlement, effect, clock::monotonic());
         }
         if outcome.as_ref().is_err_and(Error::is_unknown) {
             left.iter_mut().for_each(|one| one.is_in_doubt = true);
@@ -187,7 +187,7 @@ impl Settler {
         }
     }
 
-    fn settlement_of(&self, held: &Held) -> Arc<Settlement> {
+    fn settlement_of(&self, held: &InFlightBatch) -> Arc<Settlement> {
         Arc::new(held.settlement(self.shared.now()))
     }
 
@@ -200,7 +200,7 @@ impl Settler {
                 self.shared.look_after(settlement.follow_up_ids());
             }
             match outcome {
-                Ok(()) => self.shared.holdings.settled_again(settlement.batch, clock::monotonic()),
+                Ok(()) => self.shared.in_flight.settled_again(settlement.batch, clock::monotonic()),
                 // The next check sees the batch unsettled again, like all others that are left when
                 // Postgres is away.
                 Err(error) => {

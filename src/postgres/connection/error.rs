@@ -6,7 +6,8 @@ use thiserror::Error;
 /// `what` says what was attempted and to what.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The connection broke, or the answer did not come in time. **Whether the statement took effect is unknown.**
+    /// The connection broke, or the answer did not come in time. **Whether the statement took
+    /// effect is unknown.**
     #[error("{what}: Postgres did not answer")]
     Unanswered {
         what: String,
@@ -20,7 +21,8 @@ pub enum Error {
         #[source]
         source: Cause,
     },
-    /// The statement was rolled back for the sake of another one (deadlock, lock timeout, cancelled): it can be repeated.
+    /// The statement was rolled back for the sake of another one (deadlock, lock timeout,
+    /// cancelled): it can be repeated.
     #[error("{what}: gave way to another transaction")]
     GaveWay {
         what: String,
@@ -77,13 +79,14 @@ impl Error {
             _ => None,
         };
         match code.as_deref() {
-            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection exception. That a connection cannot be had never gets here: nothing
-            // was asked for.
+            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection
+            // exception. That a connection cannot be had never gets here: nothing was asked for.
             None => Self::Unanswered { what, source: cause },
             Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unanswered { what, source: cause },
             // deadlock, serialization failure, lock timeout, statement cancelled
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
-            // No partition for the row: these tables have no other checks. The row is as good as any, the partition is to be made.
+            // No partition for the row: these tables have no other checks. The row is as good as
+            // any, the partition is to be made.
             Some("23514") => Self::Refused { what, source: cause },
             Some(code) if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => {
                 Self::BadValue { what, source: cause }
@@ -102,12 +105,14 @@ impl Error {
         matches!(self, Self::Unanswered { .. })
     }
 
-    /// True when the statement failed for the rows that it met (values out of bounds, damaged data), so that a smaller range may pass.
+    /// True when the statement failed for the rows that it met (values out of bounds, damaged
+    /// data), so that a smaller range may pass.
     pub fn is_of_the_data(&self) -> bool {
         matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
-    /// True when a row could not be inserted for another one has its key: nothing but chance makes two ids the same.
+    /// True when a row could not be inserted for another one has its key: nothing but chance makes
+    /// two ids the same.
     pub fn is_of_an_id(&self) -> bool {
         self.code().as_deref() == Some("23505")
     }
@@ -117,7 +122,8 @@ impl Error {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
-    /// True when the server took the statement and did not come to its end in time, or was told to cancel it.
+    /// True when the server took the statement and did not come to its end in time, or was told to
+    /// cancel it.
     pub fn is_slow(&self) -> bool {
         self.code().as_deref() == Some("57014") || matches!(self, Self::Unanswered { source: Cause::Deadline(_), .. })
     }

@@ -9,8 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::{Cause, Error};
 use super::{Connection, Purpose, Settings};
 
-/// Connections with one purpose. Callers may be dropped in the middle of a statement: then that connection is closed, once the server has ended what it was
-/// asked for. Until then it is one of them, so that no more sessions are at work than there may be, however impatient the callers.
+/// Connections with one purpose. Callers may be dropped in the middle of a statement: then that
+/// connection is closed, once the server has ended what it was asked for. Until then it is one of
+/// them, so that no more sessions are at work than there may be, however impatient the callers.
 #[derive(Debug)]
 pub struct Pool {
     settings: Settings,
@@ -20,12 +21,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// At most `connections_max` at a time; none is open before the first call, or before `keep_open`.
+    /// At most `connections_max` at a time; none is open before the first call, or before
+    /// `keep_open`.
     pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
         Self { settings: settings.clone(), purpose, permits: Arc::new(Semaphore::new(connections_max)), idle: Mutex::default() }
     }
 
-    /// Runs a statement, as [`Connection::run`] does. Waiting for a connection is bounded by the same deadline.
+    /// Runs a statement, as [`Connection::run`] does. Waiting for a connection is bounded by the
+    /// same deadline.
     pub async fn run<T, F>(&self, what: &str, statement: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,

@@ -1,13 +1,17 @@
 //! Pending tasks in due order, a page at a time.
 //!
-//! The key of a leaf is (shard, id), so due order is a merge over the shards: of each the next few rows are looked at, and what lies up to the least of the
-//! last ones is complete. A shard that holds most of what is due next (one key) makes the next look wider, not longer. The far table is one stream more.
+//! The key of a leaf is (shard, id), so due order is a merge over the shards: of each the next few
+//! rows are looked at, and what lies up to the least of the last ones is complete. A shard that
+//! holds most of what is due next (one key) makes the next look wider, not longer. The far table is
+//! one stream more.
 //!
-//! Within one millisecond due order is that of the shards, and a merge would complete no more than the first one's share of each look: a crowd due at one
-//! instant is read shard after shard, as one stream.
+//! Within one millisecond due order is that of the shards, and a merge would complete no more than
+//! the first one's share of each look: a hotspot due at one instant is read shard after shard, as
+//! one stream.
 //!
-//! A page is one snapshot: in it each row is in exactly one place, whatever is moved, claimed, attached or retired meanwhile; and the next page begins
-//! behind the last id that was looked at. Ids never change, so no row is seen twice, and none that was there throughout is missed. See
+//! A page is one snapshot: in it each row is in exactly one place, whatever is moved, claimed,
+//! attached or retired meanwhile; and the next page begins behind the last id that was looked at.
+//! Ids never change, so no row is seen twice, and none that was there throughout is missed. See
 //! docs/decisions/0009.
 
 use std::fmt::Write as _;
@@ -44,7 +48,8 @@ pub const LOOKED_MAX: u64 = 2_000;
 pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
 /// Leaves that one statement reads at most: the first reads one, for most pages end there.
 const LEAVES_MAX: usize = 8;
-/// A look that came to the end of its leaves with no more rows than this was at leaves that hold little.
+/// A look that came to the end of its leaves with no more rows than this was at leaves that hold
+/// little.
 const LITTLE: u64 = 64;
 /// Rows of each stream that the first look takes in, beyond its share of the page.
 const SHARE_MIN: u64 = 4;
@@ -86,7 +91,8 @@ impl Listing {
         }
     }
 
-    /// The next `limit` pending tasks, or fewer, behind `from`: those among about `looked_max` rows.
+    /// The next `limit` pending tasks, or fewer, behind `from`: those among about `looked_max`
+    /// rows.
     pub async fn page(
         &self,
         selection: &Selection,
@@ -133,7 +139,7 @@ struct Walk<'a> {
     /// Rows of each stream that a look takes in.
     share: u64,
     /// The last look did not get past the millisecond in which it began.
-    is_in_crowd: bool,
+    is_in_hotspot: bool,
 }
 
 /// What one statement has found.
@@ -156,7 +162,7 @@ impl<'a> Walk<'a> {
             looked_max,
             page: TaskPage { tasks: Vec::new(), next: None, looked: 0 },
             share: 0,
-            is_in_crowd: false,
+            is_in_hotspot: false,
         }
     }
 
@@ -172,21 +178,21 @@ impl<'a> Walk<'a> {
             let (group, others) = leaves.split_at(leaf_count.min(leaves.len()));
             let end = group.last().map_or(self.rest.to, |last| ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to));
             let end_of_millisecond = end_of_millisecond(self.rest.from);
-            let end = if self.is_in_crowd { end.min(end_of_millisecond) } else { end };
+            let end = if self.is_in_hotspot { end.min(end_of_millisecond) } else { end };
             self.widen(group);
             let found = self.look(open, group, end).await?;
             let looked = found.looked;
             self.page.looked += looked;
             self.page.tasks.extend(found.tasks);
-            let was_in_crowd = self.is_in_crowd;
-            self.is_in_crowd = found.bound.is_some_and(|bound| bound < end_of_millisecond);
-            if was_in_crowd != self.is_in_crowd {
+            let was_in_hotspot = self.is_in_hotspot;
+            self.is_in_hotspot = found.bound.is_some_and(|bound| bound < end_of_millisecond);
+            if was_in_hotspot != self.is_in_hotspot {
                 self.share = 0;
             }
             match (found.bound, self.page.tasks.last()) {
                 (_, Some(last)) if self.page.tasks.len() >= self.limit => self.rest.from = last.row.uuid(),
                 (Some(bound), _) => self.rest.from = bound,
-                (None, _) if was_in_crowd => self.rest.from = before(end),
+                (None, _) if was_in_hotspot => self.rest.from = before(end),
                 (None, _) => {
                     self.rest.from = before(end);
                     leaves = others;
@@ -202,7 +208,7 @@ impl<'a> Walk<'a> {
     fn widen(&mut self, group: &[Partition]) {
         let streams = match group {
             [] => 1,
-            _ if self.is_in_crowd => 2,
+            _ if self.is_in_hotspot => 2,
             _ => count_of(self.listing.shards.len()) + 1,
         };
         let missing = count_of(self.limit.saturating_sub(self.page.tasks.len()));
@@ -212,12 +218,12 @@ impl<'a> Walk<'a> {
 
     async fn look(&self, open: &mut PgConnection, group: &[Partition], end: Uuid) -> Result<Found, sqlx::Error> {
         let limit = count_of(self.limit.saturating_sub(self.page.tasks.len()));
-        let shards = match self.is_in_crowd {
+        let shards = match self.is_in_hotspot {
             true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
             false => &self.listing.shards,
         };
         // The text names leaves, which come and go: it is not worth preparing.
-        let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_crowd)))
+        let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_hotspot)))
             .bind(shards)
             .bind(self.rest.from)
             .bind(end)
@@ -235,7 +241,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The leaves that hold anything of `range`, in order. By their names, not by their parent: so one that is being detached is seen as well.
+/// The leaves that hold anything of `range`, in order. By their names, not by their parent: so one
+/// that is being detached is seen as well.
 async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Result<Vec<Partition>, sqlx::Error> {
     let first = rules.partition_of(Parent::Task, TaskId::from_uuid(range.from).due_at());
     let rows: Vec<String> = sqlx::query_scalar(
@@ -257,10 +264,11 @@ async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Resul
 
 const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
 
-/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a crowd the
-/// range lies within a millisecond, and the shards together are one stream.
-fn look_text(leaves: &[Partition], is_in_crowd: bool) -> String {
-    let (shards_begin, shards_end) = if is_in_crowd { (CROWD_BEGIN, CROWD_END) } else { (SHARDS_BEGIN, SHARDS_END) };
+/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each
+/// stream, `$5` the topic, `$6` rows of the answer. In a hotspot the range lies within a
+/// millisecond, and the shards together are one stream.
+fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
+    let (shards_begin, shards_end) = if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
     let mut text = String::with_capacity(1200 + leaves.len() * 130);
     text.push_str("-- list pending tasks\nwith looked as materialized (\n");
     for (index, leaf) in leaves.iter().enumerate() {
@@ -285,13 +293,14 @@ const SHARDS_END: &str = "    ) u order by u.id limit $4) n
   ) x)
   union all
 ";
-/// A nested loop goes through the shards as they stand in the array, and ends with the row that fills the share: the shards behind it are not read.
-const CROWD_BEGIN: &str = "  (select n.*, row_number() over (order by n.id) as place
+/// A nested loop goes through the shards as they stand in the array, and ends with the row that
+/// fills the share: the shards behind it are not read.
+const HOTSPOT_BEGIN: &str = "  (select n.*, row_number() over (order by n.id) as place
   from (select x.*
     from unnest($1::smallint[]) as s (shard)
     cross join lateral (select u.* from (
 ";
-const CROWD_END: &str = "    ) u order by u.id limit $4) x
+const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
     limit $4) n)
   union all
 ";
@@ -357,10 +366,10 @@ mod tests {
     #[test]
     fn a_statement_names_its_leaves_and_always_the_far_table() {
         let leaf = |start| Partition { parent: Parent::Task, start: Timestamp::from_millis(start) };
-        for is_in_crowd in [false, true] {
-            let both = look_text(&[leaf(0), leaf(900_000)], is_in_crowd);
+        for is_in_hotspot in [false, true] {
+            let both = look_text(&[leaf(0), leaf(900_000)], is_in_hotspot);
             assert_eq!((both.matches("from task_1970").count(), both.matches("from task_far").count()), (2, 1), "{both}");
-            assert!(!look_text(&[], is_in_crowd).contains("s.shard"));
+            assert!(!look_text(&[], is_in_hotspot).contains("s.shard"));
         }
     }
 }

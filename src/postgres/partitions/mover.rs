@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::UPKEEP;
 use crate::domain::IdRange;
 use crate::error_chain::chain;
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::Purpose;
 use crate::postgres::{Connection, Error, Settings};
 
@@ -71,7 +71,7 @@ impl Mover {
             match self.move_chunk(rest, rows_max).await {
                 Ok(Chunk::Taken | Chunk::Nothing) => break,
                 Ok(Chunk::Moved { task_count, last }) => {
-                    reach(Point::FarChunkMoved);
+                    reach(Failpoint::FarChunkMoved);
                     moved.task_count += task_count;
                     rest.from = after(last);
                     rows_max = ROWS_MAX;

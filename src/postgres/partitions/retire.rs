@@ -24,7 +24,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use super::{attach_statement, execute, retire_lock, take_census};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::Purpose;
 use crate::postgres::{Connection, Error, Settings};
 
@@ -109,13 +109,13 @@ impl Retirer {
 
     async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
         if self.prepare(partition).await? {
-            reach(Point::LeafTruncated);
+            reach(Failpoint::LeafTruncated);
             // A refused detach ends the session, and with it the lock.
             if !self.detach.is_open() && !self.lock().await? {
                 return Ok(());
             }
             self.detach(partition).await?;
-            reach(Point::LeafDetached);
+            reach(Failpoint::LeafDetached);
             self.drop_or_keep(partition, now, retired).await?;
         }
         Ok(())

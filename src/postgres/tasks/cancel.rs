@@ -8,11 +8,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::domain::{TaskId, TaskState, TaskView, TopicName};
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::Purpose;
 use crate::postgres::{Connection, Error, Settings};
 
-/// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the claims do, and cost more: a group is small.
+/// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the
+/// claims do, and cost more: a group is small.
 pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
     name: "cancel",
     deadline: Duration::from_secs(5),
@@ -28,7 +29,8 @@ pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
 };
 /// Tasks that one group cancels at most.
 pub const GROUP_MAX: usize = 1000;
-/// A task can be deferred while a group looks for it; whoever is missed this often is claimed as often, so it is too late.
+/// A task can be deferred while a group looks for it; whoever is missed this often is claimed as
+/// often, so it is too late.
 const ROUNDS_MAX: usize = 3;
 
 /// Cancels tasks over a connection of its own.
@@ -53,11 +55,14 @@ impl Canceller {
         self.connection.keep_open().await
     }
 
-    /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that is neither claimed nor perhaps sent, and writes its line into
-    /// the execlog. What is shown of a task: no record of it exists or ever will. `None`: too late, cancelled before, or never there; a look-up tells.
+    /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that
+    /// is neither claimed nor perhaps sent, and writes its line into the execlog. What is shown of
+    /// a task: no record of it exists or ever will. `None`: too late, cancelled before, or never
+    /// there; a look-up tells.
     ///
-    /// A group is several statements, each of which commits: what those before an error have cancelled is cancelled, and said so beside the error. Of the
-    /// others nothing was done, unless the error is [unknown](Error::is_unknown).
+    /// A group is several statements, each of which commits: what those before an error have
+    /// cancelled is cancelled, and said so beside the error. Of the others nothing was done, unless
+    /// the error is [unknown](Error::is_unknown).
     pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
@@ -72,9 +77,9 @@ impl Canceller {
         for _round in 0..ROUNDS_MAX {
             // The far table first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
-            reach(Point::FarCancelled);
+            reach(Failpoint::FarCancelled);
             self.delete(&mut wanted, cancelled, NEAR).await?;
-            reach(Point::CancelCommitted);
+            reach(Failpoint::CancelCommitted);
             if wanted.is_empty() {
                 break;
             }
@@ -127,15 +132,18 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
 pub(in crate::postgres) struct Table {
     pub(in crate::postgres) what: &'static str,
     pub(in crate::postgres) statement: &'static str,
-    /// The order in which rows are locked there by everybody: of the mover, and of the claims. Another one deadlocks, as a claim beside a crowd may, which goes by
-    /// place: whoever waits for 200 ms gives way, and comes again.
+    /// The order in which rows are locked there by everybody: of the mover, and of the claims.
+    /// Another one deadlocks, as a claim beside a hotspot may, which goes by place: whoever waits
+    /// for 200 ms gives way, and comes again.
     pub(in crate::postgres) order: fn(&Wanted) -> (i16, TaskId),
 }
 
-/// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name says from then on: the line may go before it. An entry that
-/// somebody else holds is passed by, for a replacement locks it first and the row behind it: it finds the row gone, and puts another task in its place. A
-/// follow-up's row is deleted only while `task_follow` names it and says that it was never sent: that entry changes only in the settle of a claim of that same
-/// row, so it is as true as the row is there.
+/// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name
+/// says from then on: the line may go before it. An entry that somebody else holds is passed by,
+/// for a replacement locks it first and the row behind it: it finds the row gone, and puts another
+/// task in its place. A follow-up's row is deleted only while `task_follow` names it and says that
+/// it was never sent: that entry changes only in the settle of a claim of that same row, so it is
+/// as true as the row is there.
 macro_rules! cancel_in {
     ($table:literal) => {
         concat!(
@@ -175,7 +183,8 @@ pub(in crate::postgres) const FAR: Table =
 pub(in crate::postgres) const NEAR: Table =
     Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
-/// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up would from now on.
+/// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up
+/// would from now on.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[Wanted],

@@ -51,13 +51,13 @@ pub struct Request<'a> {
     pub quarantined: &'a [Uuid],
     /// Most tasks of the range are left out, so rows are read in the order of the heap, not of
     /// their ids.
-    pub is_beside_a_crowd: bool,
+    pub is_beside_a_hotspot: bool,
 }
 
 impl<'a> Request<'a> {
     /// Requests all tasks in a range of some shards.
     pub const fn of_all(batch: BatchId, owner: NodeId, shards: &'a [i16], range: IdRange) -> Self {
-        Self { batch, owner, shards, range, left_out: &[], quarantined: &[], is_beside_a_crowd: false }
+        Self { batch, owner, shards, range, left_out: &[], quarantined: &[], is_beside_a_hotspot: false }
     }
 }
 
@@ -255,7 +255,7 @@ from size left join batch on true left join payload on true"
 }
 
 async fn statement(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
-    let which = if request.is_beside_a_crowd { BY_PLACE } else { BY_SHARD };
+    let which = if request.is_beside_a_hotspot { BY_PLACE } else { BY_SHARD };
     sqlx::query(AssertSqlSafe(claim_text(source, which)))
         .bind(request.shards)
         .bind(request.range.from)
@@ -283,7 +283,7 @@ const BY_PLACE: &str = "ctid = any(array(select place from found))";
 const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local enable_indexscan = off; set local enable_seqscan = off; set local statement_timeout = '200ms'";
 
 async fn carry_out(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
-    if !request.is_beside_a_crowd {
+    if !request.is_beside_a_hotspot {
         return statement(connection, source, request).await;
     }
     let mut transaction = connection.begin().await?;

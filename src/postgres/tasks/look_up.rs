@@ -1,11 +1,14 @@
 //! What is known of a task.
 //!
-//! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves that way for `execlog_cancelled` or `dead_letter`, from where
-//! it may come back as a new row (`execlog_redriven` says as which). Each step
-//! is one transaction, so in the snapshot of one statement a row is in exactly one place, and nothing moves backwards: what a statement over all places but
-//! the batches does not find is in a batch by the time of the next statement, or was never there. What has fired, the usual question, is answered by its
-//! batch alone, so the batches are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is the short cut to the latest, and
-//! `execlog_ended` to the one with which it has ended: the batches on the way there may be older than receipts are kept.
+//! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves
+//! that way for `execlog_cancelled` or `dead_letter`, from where it may come back as a new row
+//! (`execlog_redriven` says as which). Each step is one transaction, so in the snapshot of one
+//! statement a row is in exactly one place, and nothing moves backwards: what a statement over all
+//! places but the batches does not find is in a batch by the time of the next statement, or was
+//! never there. What has fired, the usual question, is answered by its batch alone, so the batches
+//! are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is
+//! the short cut to the latest, and `execlog_ended` to the one with which it has ended: the batches
+//! on the way there may be older than receipts are kept.
 
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, Span, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
+use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, WidthClass, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
 use crate::postgres::connection::Purpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
@@ -23,8 +26,8 @@ use crate::postgres::{Error, Settings};
 /// Of the places outside the batches: a generic plan would lock every leaf.
 const PLACES: Purpose =
     Purpose { name: "look up", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
-/// Of the batches: to plan the statement anew for eleven days takes 1.5 ms, to run it 0.2. Without statistics of a day that has just begun, a plan that is kept
-/// must not read whole days.
+/// Of the batches: to plan the statement anew for eleven days takes 1.5 ms, to run it 0.2. Without
+/// statistics of a day that has just begun, a plan that is kept must not read whole days.
 const BATCHES: Purpose = Purpose {
     name: "look up batches",
     deadline: Duration::from_secs(2),
@@ -32,20 +35,22 @@ const BATCHES: Purpose = Purpose {
 };
 /// Of a whole look-up.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's clock is behind by less than a minute): days before that
-/// cannot hold its batch.
+/// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's
+/// clock is behind by less than a minute): days before that cannot hold its batch.
 const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
-/// Rows that one task may have been, one after another: retries are at most one a minute for long, and parked topics wait without any.
+/// Rows that one task may have been, one after another: retries are at most one a minute for long,
+/// and parked topics wait without any.
 const HOPS_MAX: usize = 1000;
 
-/// Replacements that one look-up follows. A name that is put once a second has so many in three hours; what is answered then was replaced as well, and its own
-/// look-up goes on from there.
+/// Replacements that one look-up follows. A name that is put once a second has so many in three
+/// hours; what is answered then was replaced as well, and its own look-up goes on from there.
 const REPLACEMENTS_MAX: i32 = 10_000;
 
 const WHAT: &str = "look up a task";
 
-/// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id
-/// with which a batch of each can begin.
+/// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest
+/// batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of each can
+/// begin.
 pub const IN_BATCHES: &str = "-- look up in batches
 select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
   f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
@@ -53,10 +58,10 @@ select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f
   f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
 from (
   (select b.*, array_position(b.ids, $2) as position
-   from unnest($3::smallint[], $4::uuid[]) as c (span, lowest)
+   from unnest($3::smallint[], $4::uuid[]) as c (width_class, lowest)
    cross join lateral (
      select * from execlog_batch
-     where batch >= $1 and span = c.span and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
+     where batch >= $1 and width_class = c.width_class and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
      limit 1
    ) b
    limit 1)
@@ -99,7 +104,8 @@ struct Line {
 }
 
 impl LookUp {
-    /// At most `connections_max` look-ups at a time, over twice as many connections; more of them wait.
+    /// At most `connections_max` look-ups at a time, over twice as many connections; more of them
+    /// wait.
     pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
         let pool = |purpose| Pool::new(settings, purpose, connections_max);
         Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
@@ -110,7 +116,8 @@ impl LookUp {
         self.batches.keep_open().await
     }
 
-    /// All that is known of the task that was submitted as `first`; `None` when there never was one, or its receipt is no longer kept.
+    /// All that is known of the task that was submitted as `first`; `None` when there never was
+    /// one, or its receipt is no longer kept.
     pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
         // On the heap, for callers hold it in futures of their own.
         let walk = Box::pin(self.walk(first));
@@ -169,7 +176,8 @@ impl LookUp {
         self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
-    /// Replaces the task that took the place of this one by the last of those that took places after it.
+    /// Replaces the task that took the place of this one by the last of those that took places
+    /// after it.
     async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, Error> {
         let Some(next) = view.replaced_by else { return Ok(view) };
         let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
@@ -260,7 +268,8 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
     Ok(place)
 }
 
-/// What came of the row `row`, which has died: it is a dead letter, or was put back as another row, or dropped.
+/// What came of the row `row`, which has died: it is a dead letter, or was put back as another row,
+/// or dropped.
 async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
@@ -313,9 +322,9 @@ pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
 
 async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
     let earliest = lowest_batch_of(std::iter::once(row));
-    let spans: Vec<i16> = Span::all().map(Span::as_smallint).collect();
-    let starts: Vec<Uuid> = Span::all().map(|span| span.lowest_start(row)).collect();
-    let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(spans).bind(starts).fetch_optional(open).await?;
+    let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
+    let starts: Vec<Uuid> = WidthClass::all().map(|width_class| width_class.lowest_start(row)).collect();
+    let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(width_classes).bind(starts).fetch_optional(open).await?;
     found.as_ref().map(line_of).transpose()
 }
 
@@ -354,7 +363,8 @@ async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>
     Ok(last.map(TaskId::from_uuid))
 }
 
-/// The last task of a chain of replacements that begins with `next`. A line goes no later than those of the replacements after it, so the chain has no gaps.
+/// The last task of a chain of replacements that begins with `next`. A line goes no later than
+/// those of the replacements after it, so the chain has no gaps.
 async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, sqlx::Error> {
     let last: Uuid = sqlx::query_scalar(
         "-- look up the last of a chain of replacements
@@ -404,8 +414,8 @@ fn deferred(first: TaskId, line: Line) -> TaskView {
     }
 }
 
-/// While a leaf is being detached, no query of `task` sees it: a row that slipped into it is asked for by the leaf's own name. It is overdue, so no longer
-/// to be cancelled: on its way.
+/// While a leaf is being detached, no query of `task` sees it: a row that slipped into it is asked
+/// for by the leaf's own name. It is overdue, so no longer to be cancelled: on its way.
 async fn in_hidden_leaf(
     open: &mut PgConnection,
     leaf: Partition,

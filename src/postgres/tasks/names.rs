@@ -1,7 +1,8 @@
 //! The entries of names: which task a name stands for, and which names are free again.
 //!
-//! An entry is free when it has expired *and* its task is final. A task that is still pending then (its topic was away for a day) keeps its name: its entry is
-//! prolonged by whoever comes across it.
+//! An entry is free when it has expired *and* its task is final. A task that is still pending then
+//! (its topic was away for a day) keeps its name: its entry is prolonged by whoever comes across
+//! it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,7 +17,8 @@ use crate::postgres::connection::error::Error;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{Purpose, Settings};
 
-/// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at and locked.
+/// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at
+/// and locked.
 const PURPOSE: Purpose = Purpose {
     name: "names",
     deadline: Duration::from_secs(5),
@@ -42,7 +44,8 @@ pub struct Entry {
     pub outcome: Option<TaskState>,
 }
 
-/// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are stored: never change one.
+/// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are
+/// stored: never change one.
 const DEAD: i16 = Outcome::DEAD;
 /// As the cancel writes it.
 const CANCELLED: i16 = 4;
@@ -76,9 +79,10 @@ select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timesta
 from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
 join task_name n on n.topic = w.topic and n.name = w.name";
 
-/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is final: a follow-up moves its entry with it, or is seen in `task_follow`
-/// when it moved just now. Then the entry itself says whether it was dead or cancelled (its dead letter was dropped, its line is older than receipts are kept),
-/// and it was published when it says neither.
+/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is final: a
+/// follow-up moves its entry with it, or is seen in `task_follow` when it moved just now. Then the
+/// entry itself says whether it was dead or cancelled (its dead letter was dropped, its line is
+/// older than receipts are kept), and it was published when it says neither.
 const STATES: &str = "-- states of named tasks
 select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -110,7 +114,8 @@ join task_name n on n.topic = w.topic and n.name = w.name
 where n.expires_at <= clock_timestamp()
 for update of n skip locked";
 
-/// While its entry is locked a task cannot be deferred, so `row_id` is the row that it is; the three places are seen in one snapshot.
+/// While its entry is locked a task cannot be deferred, so `row_id` is the row that it is; the
+/// three places are seen in one snapshot.
 const PENDING: &str = "-- pending tasks of expired names
 select t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -170,7 +175,8 @@ impl Names {
             .await
     }
 
-    /// Frees expired names whose tasks are final, at most `count_max`; answers what became of those it looked at.
+    /// Frees expired names whose tasks are final, at most `count_max`; answers what became of those
+    /// it looked at.
     pub async fn sweep(&self, count_max: i64) -> Result<Swept, Error> {
         self.pool
             .run("free expired names", async |open| {
@@ -246,7 +252,8 @@ impl Trace {
     }
 }
 
-/// What was found of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by their first ids.
+/// What was found of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by
+/// their first ids.
 async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
     let mut traces = HashMap::new();
     if entries.is_empty() {

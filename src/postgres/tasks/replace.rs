@@ -1,7 +1,7 @@
 //! Replace: put a new task in the place of the one that a name stands for.
 //!
-//! One transaction that holds the entry throughout, so that of two replacements one sees the other's work. As one statement they would not: two of them left
-//! two live tasks.
+//! One transaction that holds the entry throughout, so that of two replacements one sees the
+//! other's work. As one statement they would not: two of them left two live tasks.
 //!
 //! ```text
 //! lock the entry ─┬─ a precondition does not allow the task that the name stands for         unmet
@@ -25,7 +25,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use super::look_up::lowest_batch_of;
 use super::names::{Entry, entry_of};
 use crate::domain::{NewTask, Precondition, TaskId};
-use crate::failpoint::{Point, reach};
+use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{Purpose, Settings};
@@ -47,18 +47,21 @@ pub enum Replacement {
     Created,
     /// The task is there; the one before it is cancelled.
     Replaced,
-    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final for a while; a look-up tells.
+    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final for a
+    /// while; a look-up tells.
     Gone(Entry),
     /// Nothing was changed: somebody else made an entry just now.
     Overtaken,
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands for.
+    /// Nothing was changed: the precondition does not allow this, the task that the name stands
+    /// for.
     Unmet(Option<TaskId>),
 }
 
 const LOCK: &str = "-- lock the entry of a name
 select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2 for update";
 
-/// A follow-up's row is deleted only while `task_follow` says that no attempt of it was sent, as in a cancel.
+/// A follow-up's row is deleted only while `task_follow` says that no attempt of it was sent, as in
+/// a cancel.
 const TAKE_OUT_FAR: &str = "-- take out a far task
 with d as (
   delete from task_far t
@@ -91,14 +94,16 @@ with d as (
   returning task_name.id
 )";
 
-/// Of a row that was in neither table: it was claimed, and a claim that is settled without a follow-up is the end of it. While the entry is locked no settle
-/// can bring a follow-up. A leaf goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
+/// Of a row that was in neither table: it was claimed, and a claim that is settled without a
+/// follow-up is the end of it. While the entry is locked no settle can bring a follow-up. A leaf
+/// goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
 const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
   and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
   and not exists (select from task_follow where first_id = $2)";
 
-/// Whether a name whose entry has expired still stands for its task. Under the lock of the entry, as in [`IS_FINAL`].
+/// Whether a name whose entry has expired still stands for its task. Under the lock of the entry,
+/// as in [`IS_FINAL`].
 const IS_PENDING: &str = "-- is the task of an expired name pending
 select exists (select from task_far where id = $1)
   or exists (select from task where shard = $2 and id = $1)
@@ -140,11 +145,12 @@ impl Replaces {
         self.pool.keep_open().await
     }
 
-    /// Puts `task` in the place of the one that its name stands for, if `condition` allows that one. `over` is the row of a task of this name that is known to be
-    /// final.
+    /// Puts `task` in the place of the one that its name stands for, if `condition` allows that
+    /// one. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
+    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error
+    /// nothing has changed.
     pub async fn replace(
         &self,
         task: &NewTask,
@@ -170,7 +176,8 @@ async fn lock(open: &mut PgConnection, topic: &str, name: &str) -> Result<Option
     row.as_ref().map(entry_of).transpose()
 }
 
-/// The task that the name of a locked entry stands for: none, when the entry has expired and its task is final.
+/// The task that the name of a locked entry stands for: none, when the entry has expired and its
+/// task is final.
 async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Option<TaskId>, sqlx::Error> {
     let Some(entry) = entry else { return Ok(None) };
     if !entry.is_expired {
@@ -189,7 +196,7 @@ impl Change<'_> {
     async fn run(&self, open: &mut PgConnection, over: Option<TaskId>) -> Result<Replacement, sqlx::Error> {
         let mut transaction = open.begin().await?;
         let entry = lock(&mut transaction, self.task.record.topic.as_str(), self.name()).await?;
-        reach(Point::NameLocked);
+        reach(Failpoint::NameLocked);
         if !self.condition.is_none() {
             let current = current_of(&mut transaction, entry).await?;
             if !self.condition.allows(current) {
@@ -207,7 +214,7 @@ impl Change<'_> {
                 Replacement::Created
             }
             Some(entry) if self.take_out_far(&mut transaction, entry).await? => {
-                reach(Point::NameTakenOut);
+                reach(Failpoint::NameTakenOut);
                 self.move_entry(&mut transaction).await?;
                 Replacement::Replaced
             }
@@ -224,7 +231,7 @@ impl Change<'_> {
             Replacement::Created | Replacement::Replaced => transaction.commit().await?,
             Replacement::Gone(_) | Replacement::Overtaken | Replacement::Unmet(_) => transaction.rollback().await?,
         }
-        reach(Point::NameReplaced);
+        reach(Failpoint::NameReplaced);
         Ok(done)
     }
 

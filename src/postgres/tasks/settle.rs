@@ -8,7 +8,7 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::QueryScalar;
 use uuid::Uuid;
 
-use crate::domain::{Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, span::Reach};
+use crate::domain::{Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, width_class::Reach};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_secs(60);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settlement {
     pub batch: BatchId,
-    span: i16,
+    width_class: i16,
     id_from: Uuid,
     id_to: Uuid,
     topic_names: Vec<String>,
@@ -104,7 +104,7 @@ impl Settlement {
         let has_deferred = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
         let mut settlement = Self {
             batch: batch.id,
-            span: reach.map_or(0, |reach| reach.span.as_smallint()),
+            width_class: reach.map_or(0, |reach| reach.width_class.as_smallint()),
             id_from: reach.map_or_else(Uuid::nil, |reach| reach.from.uuid()),
             id_to: reach.map_or_else(Uuid::nil, |reach| reach.to.uuid()),
             topic_names: batch.topics().iter().map(ToString::to_string).collect(),
@@ -230,7 +230,7 @@ impl Row {
 const SETTLE: &str = "-- settle
 update execlog_batch b
 set settled_at = clock_timestamp(),
-  span = s.span, id_from = s.id_from, id_to = s.id_to,
+  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
   topic_names = ($7::text[])[s.topic_low:s.topic_high],
   topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
   outcomes = ($9::smallint[])[s.low:s.high],
@@ -238,7 +238,7 @@ set settled_at = clock_timestamp(),
   offsets = ($11::bigint[])[s.low:s.high],
   published_ats = ($12::bigint[])[s.low:s.high]
 from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[], $14::integer[], $15::integer[], $16::integer[])
-  as s(batch, span, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
+  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
 where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
@@ -248,7 +248,7 @@ returning b.batch";
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch
-  set settled_at = clock_timestamp(), span = $3, id_from = $4, id_to = $5, topic_names = $6, topic_indexes = $7, outcomes = $8,
+  set settled_at = clock_timestamp(), width_class = $3, id_from = $4, id_to = $5, topic_names = $6, topic_indexes = $7, outcomes = $8,
     partitions = $9, offsets = $10, published_ats = $11, next_ids = $12
   where batch = $2 and owner = $1 and settled_at is null
   returning batch
@@ -348,7 +348,7 @@ async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[
     sqlx::query_scalar::<_, Uuid>(SETTLE)
         .bind(node)
         .bind(each.iter().map(|s| s.batch.uuid()).collect::<Vec<_>>())
-        .bind(each.iter().map(|s| s.span).collect::<Vec<_>>())
+        .bind(each.iter().map(|s| s.width_class).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.id_from).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.id_to).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.topic_indexes.is_some()).collect::<Vec<_>>())
@@ -381,7 +381,7 @@ async fn settle_with_follow_ups(
     let query = sqlx::query_scalar::<_, Uuid>(SETTLE_WITH_FOLLOW_UPS)
         .bind(node)
         .bind(settlement.batch.uuid())
-        .bind(settlement.span)
+        .bind(settlement.width_class)
         .bind(settlement.id_from)
         .bind(settlement.id_to)
         .bind(&settlement.topic_names)

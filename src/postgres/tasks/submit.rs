@@ -11,14 +11,16 @@ use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
-/// Somebody's lock must not hold up those that it does not concern: a group that meets one is stored by halves.
+/// Somebody's lock must not hold up those that it does not concern: a group that meets one is
+/// stored by halves.
 const PURPOSE: Purpose = Purpose { name: "submit", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
 
 /// A group has at most so many tasks, and so many bytes: one statement, one commit.
 pub const TASKS_MAX: usize = 1_000;
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// Tasks without a name that are stored by one statement, by where they go. Those with a name go by [`super::submit_named`].
+/// Tasks without a name that are stored by one statement, by where they go. Those with a name go by
+/// [`super::submit_named`].
 #[derive(Debug, Default)]
 pub struct Group<'a> {
     /// Due within the leaves.
@@ -48,7 +50,8 @@ impl Submits {
     /// Stores all tasks of the group, or none; answers Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether the group was stored; after any other error nothing of it was.
+    /// After [`Error::Unanswered`] it is unknown whether the group was stored; after any other
+    /// error nothing of it was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, Error> {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);
@@ -73,7 +76,8 @@ async fn statement(connection: &mut PgConnection, node: Uuid, group: &Group<'_>)
     query.fetch_one(connection).await
 }
 
-/// The statement has a part for each kind of task that is there: at most seven texts, each prepared once for a connection.
+/// The statement has a part for each kind of task that is there: at most seven texts, each prepared
+/// once for a connection.
 fn text_of(group: &Group<'_>) -> String {
     let mut parts = Vec::new();
     let mut parameters = 0;

@@ -1,4 +1,5 @@
-//! Submit tasks that have a name: all of them hang on the entries of names that were not there before.
+//! Submit tasks that have a name: all of them hang on the entries of names that were not there
+//! before.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::postgres::connection::{Connection, Purpose, Settings};
 const PURPOSE: Purpose =
     Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
 
-/// Named tasks that are stored by one statement. Each name is there once, and they are sorted by topic and name: groups then wait for each other's entries in
-/// the same order.
+/// Named tasks that are stored by one statement. Each name is there once, and they are sorted by
+/// topic and name: groups then wait for each other's entries in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     pub tasks: &'a [&'a NewTask],
@@ -35,8 +36,9 @@ pub struct NamedSubmits {
     retention: Duration,
 }
 
-/// A task row, and a task of the batch, exists exactly when its entry was inserted here: the batch holds the winners alone, in the order of the parameters.
-/// Where nothing is claimed, the execlog is not named: a lock on it holds up nobody who does not need it.
+/// A task row, and a task of the batch, exists exactly when its entry was inserted here: the batch
+/// holds the winners alone, in the order of the parameters. Where nothing is claimed, the execlog
+/// is not named: a lock on it holds up nobody who does not need it.
 fn store_text(has_batch: bool) -> String {
     let claimed = if has_batch { CLAIMED } else { "" };
     format!(
@@ -92,10 +94,12 @@ impl NamedSubmits {
         self.connection.keep_open().await
     }
 
-    /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's clock.
+    /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's
+    /// clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown what was stored; after any other error nothing was.
+    /// After [`Error::Unanswered`] it is unknown what was stored; after any other error nothing
+    /// was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<(HashSet<TaskId>, Timestamp), Error> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());

@@ -1,7 +1,8 @@
 //! The way of a log line to stderr.
 //!
-//! Whoever reads stderr may stop reading: a full pipe then holds up each thread that writes to it. So a node leaves its lines here, and a thread of their
-//! own writes them. What does not fit is lost, and counted: a node publishes whether its log is read or not.
+//! Whoever reads stderr may stop reading: a full pipe then holds up each thread that writes to it.
+//! So a node leaves its lines here, and a thread of their own writes them. What does not fit is
+//! lost, and counted: a node publishes whether its log is read or not.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -113,7 +114,8 @@ impl Write for Writer {
 pub fn uncouple() -> io::Result<()> {
     std::thread::Builder::new().name("log".to_owned()).spawn(|| LOG.write_all())?;
     LOG.state().has_thread = true;
-    // The usual hook writes to stderr itself, and would hold the thread that panics before anybody is told of it.
+    // The usual hook writes to stderr itself, and would hold the thread that panics before anybody
+    // is told of it.
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = Backtrace::capture();
         match backtrace.status() {

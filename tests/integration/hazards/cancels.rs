@@ -24,7 +24,8 @@ async fn move_all(stage: &mut Stage) -> u64 {
     Mover::new(&stage.settings).round(range).await.unwrap().task_count
 }
 
-/// The rule: the far table first, then the leaves. A task moves from the one to the other, never back.
+/// The rule: the far table first, then the leaves. A task moves from the one to the other, never
+/// back.
 #[tokio::test]
 async fn a_cancel_that_looks_near_first_and_far_second_misses_a_task_that_is_moved_between() {
     for (tables, found) in [(["task_far", "task"], 1), (["task", "task_far"], 0)] {
@@ -61,7 +62,8 @@ async fn amid_a_move() -> (Stage, Vec<TaskId>, PgConnection) {
     (stage, ids, mover)
 }
 
-/// The rule: as two statements. One statement has one snapshot, and waits in the far table for a row whose new place it does not see.
+/// The rule: as two statements. One statement has one snapshot, and waits in the far table for a
+/// row whose new place it does not see.
 #[tokio::test]
 async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     let with_rule = staged(async || {
@@ -85,7 +87,8 @@ async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     assert_eq!((cancelling.await.unwrap().unwrap(), stage.number("select count(*) from task").await), (0, 1));
 }
 
-/// Three tasks, and somebody who has locked the one in the middle: whoever comes has got one row, and waits for that.
+/// Three tasks, and somebody who has locked the one in the middle: whoever comes has got one row,
+/// and waits for that.
 async fn with_the_middle_locked() -> (Stage, Vec<TaskId>, PgConnection) {
     let mut stage = Stage::new().await;
     let due_at = stage.now().await.plus(Duration::from_secs(600));

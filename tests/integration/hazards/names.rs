@@ -34,7 +34,8 @@ fn in_one_statement(task: &NewTask) -> String {
     )
 }
 
-/// The rule: a replacement locks the entry in a statement of its own; the next one then sees what whoever had the lock before has left.
+/// The rule: a replacement locks the entry in a statement of its own; the next one then sees what
+/// whoever had the lock before has left.
 #[tokio::test]
 async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
     for (has_rule, live) in [(true, 1), (false, 2)] {
@@ -91,7 +92,8 @@ async fn groups_that_take_names_in_different_orders_deadlock() {
             is_staged.then(|| [one, other].into_iter().filter_map(Result::err).collect())
         })
         .await;
-        // Whether Postgres finds the circle or the lock's deadline comes first: one of them gives way, and repeats its group.
+        // Whether Postgres finds the circle or the lock's deadline comes first: one of them gives
+        // way, and repeats its group.
         match has_rule {
             true => assert!(failures.is_empty(), "{failures:?}"),
             false => {

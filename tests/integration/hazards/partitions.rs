@@ -101,7 +101,8 @@ async fn a_leaf_that_is_dropped_without_a_second_look_takes_a_task_with_it() {
     }
 }
 
-/// The rules: a detach has no timeout; and one that was cut off all the same is ended by whoever comes next.
+/// The rules: a detach has no timeout; and one that was cut off all the same is ended by whoever
+/// comes next.
 #[tokio::test]
 async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_it_is_finalized() {
     let mut stage = Stage::new().await;

@@ -47,7 +47,8 @@ fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
     )
 }
 
-/// The rule: a settle hangs on `settled_at is null`. A settle whose answer was lost is repeated, by the node or by its adopter; each chose a follow-up.
+/// The rule: a settle hangs on `settled_at is null`. A settle whose answer was lost is repeated, by
+/// the node or by its adopter; each chose a follow-up.
 #[tokio::test]
 async fn a_repeated_settle_makes_a_second_follow_up_unless_it_finds_the_batch_unsettled() {
     let with_rule = statement("settle with follow-ups");
@@ -80,8 +81,9 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     assert_eq!(stage.number(&follow).await, 1);
 }
 
-/// The rule: who settles a later attempt says as which row the task has ended. The batch that leads there goes a receipt's time after the *first* attempt; a task
-/// that waited for longer (its topic was parked, it was a dead letter) would be unknown from the moment of its end.
+/// The rule: who settles a later attempt says as which row the task has ended. The batch that leads
+/// there goes a receipt's time after the *first* attempt; a task that waited for longer (its topic
+/// was parked, it was a dead letter) would be unknown from the moment of its end.
 #[tokio::test]
 async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept() {
     let mut stage = Stage::new().await;
@@ -113,8 +115,8 @@ async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept(
     assert_eq!(state().await, None);
 }
 
-/// Each statement of a settle commits by itself. What was settled before one of them failed must not be settled once more, and then look as if another node had
-/// taken it.
+/// Each statement of a settle commits by itself. What was settled before one of them failed must
+/// not be settled once more, and then look as if another node had taken it.
 #[tokio::test]
 async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     let mut stage = Stage::new().await;
@@ -135,7 +137,8 @@ async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     assert_eq!(settled, HashSet::from([put_off.id]));
 }
 
-/// The rule: a settle names its owner. Without it the one that was declared dead writes its outcomes over the batch that another is publishing.
+/// The rule: a settle names its owner. Without it the one that was declared dead writes its
+/// outcomes over the batch that another is publishing.
 #[tokio::test]
 async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
     let with_rule = statement("settle with follow-ups");
@@ -150,7 +153,8 @@ async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
     }
 }
 
-/// The rule: absence of life, not a list of the dead. The row of a node that died long ago may be gone, and so may an owner that gave its batches up.
+/// The rule: absence of life, not a list of the dead. The row of a node that died long ago may be
+/// gone, and so may an owner that gave its batches up.
 #[tokio::test]
 async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
     for owner in ["'01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'", "null"] {
@@ -193,8 +197,9 @@ fn many_batches(like: BatchId, count: usize) -> String {
     )
 }
 
-/// The rule: who lives is asked in arrays. At a take-over all nodes adopt at once, and one that comes to a row which another has just taken looks at its
-/// condition again: a `not exists` is not evaluated anew then.
+/// The rule: who lives is asked in arrays. At a take-over all nodes adopt at once, and one that
+/// comes to a row which another has just taken looks at its condition again: a `not exists` is not
+/// evaluated anew then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     let mut stage = Stage::new().await;
@@ -213,7 +218,8 @@ async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     }
 }
 
-/// The rule: a look back has a patience of its own, for on its connection doubts are cleared, and the batches of the dead adopted. What follows has not.
+/// The rule: a look back has a patience of its own, for on its connection doubts are cleared, and
+/// the batches of the dead adopted. What follows has not.
 #[tokio::test]
 async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
     let mut stage = Stage::new().await;
@@ -229,7 +235,8 @@ async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
     assert_eq!(adoptions.oldest_unsettled(all, Duration::MAX).await.unwrap(), Some(batch));
 }
 
-/// The rule: the batches are a condition of the index. Each batch that was settled since the last vacuum has left its entry there.
+/// The rule: the batches are a condition of the index. Each batch that was settled since the last
+/// vacuum has left its entry there.
 #[tokio::test]
 async fn a_settle_does_not_come_by_all_that_was_settled_before() {
     let with_rule = statement("settle");

@@ -3,7 +3,8 @@
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 
-/// All that the model knows of, one line each. `{hidden}` is what is in a leaf that is attached nowhere.
+/// All that the model knows of, one line each. `{hidden}` is what is in a leaf that is attached
+/// nowhere.
 const LINES: &str = "
 select 'far ' || id || ' ' || coalesce(first_id::text, '-') from task_far
 union all select 'near ' || id || ' ' || coalesce(first_id::text, '-') from task

@@ -8,7 +8,7 @@ use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Upkeep};
+use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
@@ -84,8 +84,8 @@ impl World {
         };
         let cluster = schema::migrate(&settings, wishes).await.unwrap().cluster;
         let rules = Rules::new(&cluster);
-        let mut upkeep = Upkeep::new(&settings, rules, Leaves::default().into(), Metrics::default());
-        assert!(upkeep.make_all().await.unwrap());
+        let mut maintenance = Maintenance::new(&settings, rules, Leaves::default().into(), Metrics::default());
+        assert!(maintenance.make_all().await.unwrap());
         let mut sql = own.connect().await;
         let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
             .fetch_one(&mut sql)

@@ -1,9 +1,9 @@
-//! A node's look after its own unsettled batches: `node::adopter`, with the product's own books.
+//! A node's look after its own unsettled batches: `node::adopter`, with the product's own registry.
 
 use std::collections::HashSet;
 
 use punctual::domain::{BatchId, Monotonic, Timestamp};
-use punctual::engine::books::{Books, Effect, Suspects, is_lost};
+use punctual::engine::batch_registry::{BatchRegistry, Effect, Suspects, is_lost};
 
 use super::node::drop_batch;
 use super::state::{BATCHES, Book, Check, Node, Progress, Set, State, TASKS, bit, each, task_of};
@@ -13,7 +13,7 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, slot: u8) -> Option<()> {
         let node = &mut state.nodes[usize::from(slot)];
         let own = state.db.unsettled_of(node.identity);
-        let in_book = |book: Book| (0..BATCHES).filter(|batch| node.books[*batch] == book).fold(0, |all, batch| all | bit(batch));
+        let in_book = |book: Book| (0..BATCHES).filter(|batch| node.registry[*batch] == book).fold(0, |all, batch| all | bit(batch));
         let (held, settled, durable) = (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
         // A question whose answer tells nothing is no step.
         if node.doubt == 0 && own & !held == 0 && settled | durable | node.suspects == 0 {
@@ -24,7 +24,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Holds the answer against the books, as `node::adopter` does.
+    /// Holds the answer against the registry, as `node::adopter` does.
     pub fn take_in(&self, state: &mut State, slot: u8) -> Option<()> {
         let at = usize::from(slot);
         let check = state.nodes[at].check.take()?;
@@ -35,13 +35,13 @@ impl Protocol {
             node = state.nodes[at];
             node.doubt = u8::from(node.doubt == 2);
         }
-        let mut books = books_of(&node, &check);
-        let comparison = books.compare(&own, ASKED);
+        let mut registry = registry_of(&node, &check);
+        let comparison = registry.compare(&own, ASKED);
         let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, ())| *batch).collect();
-        books.durable_until(BEATEN, &undone);
-        // What the books have forgotten now is what they would not know if they were asked.
+        registry.durable_until(BEATEN, &undone);
+        // What the registry have forgotten now is what they would not know if they were asked.
         let all: Vec<BatchId> = (0..BATCHES).map(id_of).collect();
-        let forgotten = books.compare(&all, ASKED).unknown;
+        let forgotten = registry.compare(&all, ASKED).unknown;
         let mut suspects = Suspects::default();
         suspects.take_in(each(u16::from(node.suspects)).map(id_of));
         let found = suspects.take_in(comparison.unknown.iter().copied());
@@ -49,7 +49,7 @@ impl Protocol {
         node.to_load |= set_of(found);
         node.suspects = set_of(comparison.unknown);
         for batch in each(u16::from(set_of(forgotten))) {
-            node.books[batch] = Book::None;
+            node.registry[batch] = Book::None;
             node.progress[batch] = [Progress::Waiting; TASKS];
             node.maybe_sent &= !bit(batch);
         }
@@ -58,7 +58,8 @@ impl Protocol {
         Some(())
     }
 
-    /// What is held, not complete, and no longer this node's is dropped; what the producer has of it may yet go out.
+    /// What is held, not complete, and no longer this node's is dropped; what the producer has of
+    /// it may yet go out.
     fn give_up(&self, state: &mut State, slot: usize, own: &[BatchId]) {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         for batch in 0..BATCHES {
@@ -66,7 +67,7 @@ impl Protocol {
             let held_at = if node.fresh >> batch & 1 == 1 { AFTER } else { LONG_AGO };
             let rows = state.db.batches[batch].rows;
             let is_complete = each(rows).all(|row| node.progress[batch][task_of(row)].is_outcome());
-            if node.books[batch] == Book::Held && !is_complete && is_lost(id_of(batch), held_at, &own, ASKED) {
+            if node.registry[batch] == Book::Held && !is_complete && is_lost(id_of(batch), held_at, &own, ASKED) {
                 drop_batch(state, slot, batch);
             }
         }
@@ -84,9 +85,9 @@ const fn second(second: u64) -> Monotonic {
     Monotonic::from_start(std::time::Duration::from_secs(second))
 }
 
-/// The books as the product keeps them.
-fn books_of(node: &Node, check: &Check) -> Books<()> {
-    let mut books = Books::default();
+/// The registry as the product keeps them.
+fn registry_of(node: &Node, check: &Check) -> BatchRegistry<()> {
+    let mut registry = BatchRegistry::default();
     for batch in 0..BATCHES {
         let is_fresh = node.fresh >> batch & 1 == 1;
         let answered_at = match (is_fresh, check.durable >> batch & 1 == 1) {
@@ -94,13 +95,13 @@ fn books_of(node: &Node, check: &Check) -> Books<()> {
             (false, true) => LONG_AGO,
             (false, false) => UNBEATEN,
         };
-        match node.books[batch] {
+        match node.registry[batch] {
             Book::None => {}
-            Book::Held => books.hold(id_of(batch)),
-            Book::Settled | Book::Durable => books.settled(id_of(batch), (), Effect::Certain, answered_at),
+            Book::Held => registry.hold(id_of(batch)),
+            Book::Settled | Book::Durable => registry.settled(id_of(batch), (), Effect::Certain, answered_at),
         }
     }
-    books
+    registry
 }
 
 fn id_of(batch: usize) -> BatchId {

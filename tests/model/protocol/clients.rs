@@ -5,7 +5,8 @@ use punctual::engine::placing::Place;
 use super::state::{Cancel, Late, Look, Property, Put, Rows, State, Status, bit, row_bit, row_of, task_of};
 use super::{Action, Mistake, Protocol, no_more};
 
-/// A task is looked for so often, as its submitter knows it and then as the follow-up that it is: `postgres::cancel`.
+/// A task is looked for so often, as its submitter knows it and then as the follow-up that it is:
+/// `postgres::cancel`.
 const ROUNDS_MAX: u8 = 3;
 /// A task that stands in a table and cannot be had is looked at so often: `node::replacer`.
 const LOOKS_MAX: u8 = 3;
@@ -120,7 +121,8 @@ impl Protocol {
         }
     }
 
-    /// The far table first, for a task moves from there to a leaf and never back; then what it is now, if it was put off and certainly not sent.
+    /// The far table first, for a task moves from there to a leaf and never back; then what it is
+    /// now, if it was put off and certainly not sent.
     fn look_once(&self, state: &mut State) -> Option<()> {
         let Cancel::Looking { row, look, round, was_too_late } = state.cancel else { return None };
         let looking = |row, look, round| Cancel::Looking { row, look, round, was_too_late };
@@ -150,7 +152,8 @@ impl Protocol {
         Some(())
     }
 
-    /// Notes that the task was claimed, sent or final at some moment of its cancel: then too late is true.
+    /// Notes that the task was claimed, sent or final at some moment of its cancel: then too late
+    /// is true.
     pub fn watch_the_cancel(&self, state: &mut State) {
         let Cancel::Looking { row, was_too_late: false, .. } = state.cancel else { return };
         let task = task_of(usize::from(row));

@@ -1,4 +1,5 @@
-//! What the statements do to the tables, each all or nothing. What the comments call by name stands in `src/postgres`.
+//! What the statements do to the tables, each all or nothing. What the comments call by name stands
+//! in `src/postgres`.
 
 use super::decisions::is_visible;
 use super::state::{
@@ -87,7 +88,8 @@ impl Protocol {
         each(rows).filter(is_taken).fold(0, |all, row| all | row_bit(row))
     }
 
-    /// `settle`, and `settle with follow-ups`: true when the batch was the settler's, and unsettled.
+    /// `settle`, and `settle with follow-ups`: true when the batch was the settler's, and
+    /// unsettled.
     pub fn settle(&self, db: &mut Database, owner: u8, batch: usize, outcomes: [Progress; TASKS]) -> Result<bool, Refused> {
         let found = db.batches[batch];
         let is_own = found.owner == owner || self.is(Mistake::SettleWithoutOwner);

@@ -1,5 +1,5 @@
-//! What the product's own code decides. The model has no rule of its own for any of this: it asks `punctual::engine` and `punctual::domain`, and keeps the
-//! answers, for it asks millions of times.
+//! What the product's own code decides. The model has no rule of its own for any of this: it asks
+//! `punctual::engine` and `punctual::domain`, and keeps the answers, for it asks millions of times.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -170,8 +170,9 @@ fn moment(span: Duration) -> Monotonic {
     Monotonic::from_start(span)
 }
 
-/// All claims that a loop can come to at `now`, whatever it remembers: at the front, sweeping its own shards, what is long overdue in those of others (here in
-/// all of them, which is more than a node does), and the far table.
+/// All claims that a loop can come to at `now`, whatever it remembers: at the watermark, sweeping
+/// its own shards, what is long overdue in those of others (here in all of them, which is more than
+/// a node does), and the far table.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
     let settings =
         Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
@@ -196,16 +197,16 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
             claims.push(kind);
         }
     };
-    let mut front = fresh();
-    while let Some(claim) = front.next_of_front(now) {
+    let mut watermark = fresh();
+    while let Some(claim) = watermark.next_at_watermark(now) {
         add(claim.range, claim.scope, false);
-        front.took(&claim, &Taken { got: 1, ..Taken::default() });
+        watermark.took(&claim, &Taken { got: 1, ..Taken::default() });
     }
     for (mut sweeping, scope, is_far) in
-        [(front, Scope::Mine, false), (fresh(), Scope::Others, false), (fresh(), Scope::All, true)]
+        [(watermark, Scope::Mine, false), (fresh(), Scope::Others, false), (fresh(), Scope::All, true)]
     {
         sweeping.sweep(oldest, now, scope);
-        while let Some(claim) = sweeping.next_of_strips() {
+        while let Some(claim) = sweeping.next_deferred() {
             add(claim.range, claim.scope, is_far);
             sweeping.took(&claim, &Taken { got: 1, ..Taken::default() });
         }

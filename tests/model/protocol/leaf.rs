@@ -1,4 +1,5 @@
-//! Upkeep: far tasks are moved to their leaf, and the leaf whose time has passed is retired, step by step: `postgres::far`, `postgres::retire`.
+//! Maintenance: far tasks are moved to their leaf, and the leaf whose time has passed is retired,
+//! step by step: `postgres::far`, `postgres::retire`.
 
 use super::state::{Leaf, Retirer, Rows, State, Status, each, row_bit};
 use super::{Action, Mistake, Protocol};
@@ -7,7 +8,8 @@ impl Protocol {
     pub fn leaf_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let status = state.nodes[usize::from(slot)].status;
         if status == Status::Paused && is_of(state.retirer, slot) {
-            // The server goes on with a detach whose node stands still, and ends a session that has not said anything for long.
+            // The server goes on with a detach whose node stands still, and ends a session that has
+            // not said anything for long.
             let is_detaching = state.db.leaf == Leaf::Detaching;
             actions.push(if is_detaching { Action::DetachEnds { slot } } else { Action::LockExpires { slot } });
         }

@@ -1,5 +1,6 @@
-//! The protocol as a state machine: what nodes, Postgres, Kafka and etcd do with a few tasks, one committed transaction or one message at a time, with
-//! faults between any two of them. `docs/testing.md` says what it covers and what it leaves out.
+//! The protocol as a state machine: what nodes, Postgres, Kafka and etcd do with a few tasks, one
+//! committed transaction or one message at a time, with faults between any two of them.
+//! `docs/testing.md` says what it covers and what it leaves out.
 
 pub mod check;
 pub mod clients;
@@ -76,7 +77,7 @@ pub enum Action {
     Adopt { slot: u8 },
     AdoptUnanswered { slot: u8 },
     Load { slot: u8, batch: u8 },
-    // Upkeep.
+    // Maintenance.
     Move { slot: u8 },
     Prepare { slot: u8 },
     DetachBegins { slot: u8 },
@@ -124,7 +125,7 @@ pub const fn node_of(identity: u8, status: Status) -> Node {
         identity,
         status,
         doubt: 0,
-        books: [Book::None; BATCHES],
+        registry: [Book::None; BATCHES],
         maybe_sent: 0,
         progress: [[Progress::Waiting; TASKS]; BATCHES],
         check: None,
@@ -271,10 +272,11 @@ impl Model for Protocol {
 }
 
 impl Protocol {
-    /// All tasks have ended, and nobody remembers or awaits anything: whatever comes changes nothing for them.
+    /// All tasks have ended, and nobody remembers or awaits anything: whatever comes changes
+    /// nothing for them.
     fn is_all_over(&self, state: &State) -> bool {
         let is_blank = |node: &Node| {
-            let is_idle = node.books.iter().all(|book| *book == Book::None) && node.check.is_none();
+            let is_idle = node.registry.iter().all(|book| *book == Book::None) && node.check.is_none();
             is_idle && node.to_load | node.undone | node.suspects == 0 && node.owed == 0
         };
         let all = (1 << self.scope.task_count) - 1;
@@ -419,15 +421,16 @@ fn forget_what_does_not_matter(state: &mut State) {
             node.fresh = 0;
         }
         for batch in 0..BATCHES {
-            // Without a crash of Postgres to come no settle is ever missed, but for those that one has undone already.
+            // Without a crash of Postgres to come no settle is ever missed, but for those that one
+            // has undone already.
             let found = &state.db.batches[batch];
             let is_missed = !found.is_settled && found.owner == node.identity;
             let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1) || node.undone >> batch & 1 == 1;
-            let is_over = matches!(node.books[batch], Book::Settled | Book::Durable);
+            let is_over = matches!(node.registry[batch], Book::Settled | Book::Durable);
             if is_over && !can_be_undone && !is_missed && !is_asked_for {
-                node.books[batch] = Book::None;
+                node.registry[batch] = Book::None;
             }
-            if node.books[batch] == Book::None {
+            if node.registry[batch] == Book::None {
                 node.progress[batch] = [Progress::Waiting; TASKS];
                 node.maybe_sent &= !state::bit(batch);
             }

@@ -1,7 +1,7 @@
 //! What a node does: claim, publish, settle, adopt, beat, declare others dead.
 
 use punctual::domain::Failure;
-use punctual::engine::books::Effect;
+use punctual::engine::batch_registry::Effect;
 use punctual::engine::failure::{Circumstances, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
@@ -42,7 +42,7 @@ impl Protocol {
 
     pub fn node_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let node = &state.nodes[usize::from(slot)];
-        for batch in (0..BATCHES).filter(|batch| node.books[*batch] == Book::Held) {
+        for batch in (0..BATCHES).filter(|batch| node.registry[*batch] == Book::Held) {
             self.batch_actions(state, slot, batch, actions);
         }
         if node.status != Status::Running {
@@ -170,7 +170,7 @@ impl Protocol {
                 let node = &mut state.nodes[usize::from(slot)];
                 node.to_load &= !bit(usize::from(batch));
                 let is_own = state.db.unsettled_of(node.identity) >> batch & 1 == 1;
-                if is_own && node.books[usize::from(batch)] == Book::None {
+                if is_own && node.registry[usize::from(batch)] == Book::None {
                     self.hold(state, slot, batch, true);
                 }
                 Some(())
@@ -234,7 +234,7 @@ impl Protocol {
             return;
         }
         let node = &mut state.nodes[usize::from(slot)];
-        node.books[at] = Book::Held;
+        node.registry[at] = Book::Held;
         node.progress[at] = [Progress::Waiting; TASKS];
         node.fresh |= bit(at);
         if is_loaded && !self.is(Mistake::AdoptedIsTakenForFresh) {
@@ -338,7 +338,7 @@ impl Protocol {
         let is_in_doubt = state.db.batches[batch].owner == state.nodes[at].identity;
         let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer) || Effect::of(is_done, is_in_doubt) == Effect::None;
         let node = &mut state.nodes[at];
-        node.books[batch] = if is_forgotten { Book::None } else { Book::Settled };
+        node.registry[batch] = if is_forgotten { Book::None } else { Book::Settled };
         node.progress[batch] = outcomes;
         node.fresh |= bit(batch);
         Some(())
@@ -368,8 +368,8 @@ impl Protocol {
             if is_done {
                 state.undo.get_or_insert(before);
             }
-            if state.nodes[at].books[batch] != Book::None {
-                state.nodes[at].books[batch] = Book::Settled;
+            if state.nodes[at].registry[batch] != Book::None {
+                state.nodes[at].registry[batch] = Book::Settled;
                 state.nodes[at].fresh |= bit(batch);
             }
         }
@@ -395,7 +395,7 @@ impl Protocol {
             node.to_load |= adopted;
             // What it had settled before somebody else had the batch is void.
             for batch in each(u16::from(adopted)) {
-                let book = &mut node.books[batch];
+                let book = &mut node.registry[batch];
                 *book = if *book == Book::Held { Book::Held } else { Book::None };
             }
         }
@@ -420,7 +420,7 @@ impl Protocol {
         if is_in_doubt && !self.is(Mistake::ZombieDoesNotAsk) {
             node.doubt = if node.check.is_some() { 2 } else { 1 };
         }
-        for book in node.books.iter_mut().filter(|book| **book == Book::Settled) {
+        for book in node.registry.iter_mut().filter(|book| **book == Book::Settled) {
             *book = Book::Durable;
         }
         Some(())
@@ -438,7 +438,7 @@ pub fn drop_batch(state: &mut State, slot: usize, batch: usize) {
         }
     }
     let node = &mut state.nodes[slot];
-    node.books[batch] = Book::None;
+    node.registry[batch] = Book::None;
     node.progress[batch] = [Progress::Waiting; TASKS];
     node.maybe_sent &= !bit(batch);
 }

@@ -1,4 +1,5 @@
-//! What the model is asked to go through: a few small worlds, each with the faults that bite there. Together they have every action.
+//! What the model is asked to go through: a few small worlds, each with the faults that bite there.
+//! Together they have every action.
 
 use std::ops::RangeInclusive;
 
@@ -30,7 +31,8 @@ pub struct Scope {
 pub const NO_FAULTS: Faults =
     Faults { nodes: 0, answers: 0, acknowledgements: 0, refusals: 0, refusals_for_good: 0, postgres: 0, heartbeats: 0, etcd: 0 };
 
-/// Before the leaf is there, a window before the due time, just after it, and when it is long overdue.
+/// Before the leaf is there, a window before the due time, just after it, and when it is long
+/// overdue.
 const SHORT: Times = Times { ticks: &[-600_000, 0, 1_000, 20_000], due: [100, 100, 100], leaf_at: 1 };
 /// Until the leaf's time is over.
 const PAST: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000], due: [100, 100, 100], leaf_at: 1 };

@@ -1,4 +1,5 @@
-//! What the world of the model is made of: Postgres, two nodes, the topic, and those who ask. Small numbers and bits, for there are millions of it.
+//! What the world of the model is made of: Postgres, two nodes, the topic, and those who ask. Small
+//! numbers and bits, for there are millions of it.
 
 pub const TASKS: usize = 3;
 /// Rows that one task may be, one after another.
@@ -103,7 +104,8 @@ pub struct Database {
     pub batches: [Batch; BATCHES],
     /// Lines of cancelled tasks.
     pub cancelled: [u8; TASKS],
-    /// The task that was put in the place of each; 0: none, for the first task of a name replaces nothing.
+    /// The task that was put in the place of each; 0: none, for the first task of a name replaces
+    /// nothing.
     pub replaced_by: [u8; TASKS],
     pub dead_letters: Set,
     pub follow: [Option<Follow>; TASKS],
@@ -119,7 +121,7 @@ pub enum Status {
     Paused,
 }
 
-/// What a node's books say of a batch.
+/// What a node's registry say of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Book {
     None,
@@ -152,7 +154,7 @@ pub struct Node {
     pub status: Status,
     /// It does not know whether its batches are still its own; 2: again, since it asked.
     pub doubt: u8,
-    pub books: [Book; BATCHES],
+    pub registry: [Book; BATCHES],
     /// Batches that somebody else may have published.
     pub maybe_sent: Set,
     pub progress: [[Progress; TASKS]; BATCHES],
@@ -260,7 +262,8 @@ pub struct State {
     /// Postgres as a crash would leave it: settles do not wait for the disk.
     pub undo: Option<Database>,
     pub nodes: [Node; SLOTS],
-    /// How long no heartbeat of an identity has come: 0 lately, 1 longer than it may trust itself, 2 a TTL, 3 three TTL.
+    /// How long no heartbeat of an identity has come: 0 lately, 1 longer than it may trust itself,
+    /// 2 a TTL, 3 three TTL.
     pub age: [u8; IDENTITIES],
     pub started: u8,
     pub tick: u8,

@@ -1,4 +1,5 @@
-//! What happens to nodes and servers, and statements that take effect when nobody waits for them any more.
+//! What happens to nodes and servers, and statements that take effect when nobody waits for them
+//! any more.
 
 use super::node::{append, as_u8, drop_batch};
 use super::state::{BATCHES, Book, Etcd, Heart, IDENTITIES, Late, NOBODY, SLOTS, State, Status, TASKS};
@@ -46,7 +47,7 @@ impl Protocol {
                 no_more(&mut state.faults.nodes)?;
                 let slot = usize::from(slot);
                 (0..BATCHES)
-                    .filter(|batch| state.nodes[slot].books[*batch] == Book::Held)
+                    .filter(|batch| state.nodes[slot].registry[*batch] == Book::Held)
                     .collect::<Vec<_>>()
                     .into_iter()
                     .for_each(|batch| {

@@ -1,4 +1,5 @@
-//! What is answered: the members that [`crate::api::json::answers`], [`crate::api::problems::problem`] and the handlers write.
+//! What is answered: the members that [`crate::api::json::answers`],
+//! [`crate::api::problems::problem`] and the handlers write.
 
 use serde_json::{Value, json};
 
@@ -21,12 +22,12 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Cluster", cluster()),
         ("Node", node()),
         ("Backlog", backlog()),
-        ("ParkedTopic", parked_topic()),
+        ("UnavailableTopic", unavailable_topic()),
         ("Health", health()),
         ("Interface", interface()),
         ("ProblemSlug", problem_slug()),
         ("Problem", problem()),
-        ("Missing", missing()),
+        ("NotReady", missing()),
     ]
 }
 
@@ -46,7 +47,7 @@ fn task() -> Value {
         "due_at": described("Moment", "The due time that was asked for; if that was past, the moment of the submit."),
         "state": reference("TaskState"),
         "replaced_by": described("TaskId", "The task in its place, when a PUT by name has replaced it: the last one, if that was replaced as well. It is followed through 10,000 replacements; what is named then was replaced, too."),
-        "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. Missing when only the state is known." },
+        "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. NotReady when only the state is known." },
         "receipt": reference("Receipt"),
         "headers": described("Headers", "As submitted (bytes that are text are answered as text), and the `traceparent` of the request where the task brought none."),
         "payload": { "description": "The record's value, when it is JSON: byte for byte as submitted." },
@@ -182,13 +183,13 @@ fn cluster() -> Value {
         "leaf_ms": count("Width of a partition of the tasks that wait, in ms."),
         "nodes": { "type": "array", "items": reference("Node"), "description": "All nodes that are known." },
         "backlog": nullable("Backlog", "Tasks that are overdue, by the due time of their next attempt; null before they were counted."),
-        "parked_topics": {
+        "unavailable_topics": {
             "type": "array",
-            "items": reference("ParkedTopic"),
+            "items": reference("UnavailableTopic"),
             "description": "Topics that take no records of the node that answers: their tasks wait. The longest first, at most 100.",
         },
         "throttled": boolean("True while Kafka brokers hold the records of the node that answers back by a quota. Records are late then, and nothing else is wrong."),
-        "missing": { "type": "array", "items": reference("Missing"), "description": "What the node that answers lacks to be ready." },
+        "missing": { "type": "array", "items": reference("NotReady"), "description": "What the node that answers lacks to be ready." },
     });
     object(
         "The cluster as the node that answers sees it.",
@@ -201,7 +202,7 @@ fn cluster() -> Value {
             "leaf_ms",
             "nodes",
             "backlog",
-            "parked_topics",
+            "unavailable_topics",
             "throttled",
             "missing",
         ],
@@ -232,17 +233,17 @@ fn node() -> Value {
     )
 }
 
-fn parked_topic() -> Value {
+fn unavailable_topic() -> Value {
     let properties = json!({
         "topic": reference("TopicName"),
         "gone": boolean("True when Kafka has denied it for so long that its tasks become dead letters."),
-        "parked_ms": count("For how long it has taken none, in ms; probes do not end it."),
+        "unavailable_ms": count("For how long it has taken none, in ms; probes do not end it."),
         "reason": {
             "type": ["string", "null"],
             "description": "Why the last record that failed did, in the words of Kafka or its client; null while records only wait.",
         },
     });
-    object("A topic that takes no records.", &["topic", "gone", "parked_ms", "reason"], &properties)
+    object("A topic that takes no records.", &["topic", "gone", "unavailable_ms", "reason"], &properties)
 }
 
 fn backlog() -> Value {
@@ -287,9 +288,9 @@ fn problem() -> Value {
         "request_id": { "type": "string", "description": "That of the header `x-request-id`, for the operator: the log has it at level debug. Not of a task of a batch." },
         "verdict": { "enum": ["too_late", "replaced", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
         "replaced_by": described("TaskId", "Of `replaced`: the task that stands in the place of the one that was meant."),
-        "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. Missing when it stands for none."),
+        "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. NotReady when it stands for none."),
         "task": described("Task", "The task that could not be stopped, or that was replaced."),
-        "missing": { "type": "array", "items": reference("Missing"), "description": "Of `/readyz`: what is missing." },
+        "missing": { "type": "array", "items": reference("NotReady"), "description": "Of `/readyz`: what is missing." },
     });
     object("What is wrong (RFC 9457).", &["type", "title", "status", "detail"], &properties)
 }

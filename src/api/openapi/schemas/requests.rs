@@ -1,4 +1,5 @@
-//! What is asked: the bodies that [`crate::api::request::draft`] and [`crate::api::handlers::tasks`] read.
+//! What is asked: the bodies that [`crate::api::request::draft`] and
+//! [`crate::api::handlers::tasks`] read.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,6 @@
-//! Wrong requests, each with its exact status, problem type and field: what they get on any node. The unit tests send them to a model, the integration tests
-//! to a node with real servers, where `t` stands for a topic that is there.
+//! Wrong requests, each with its exact status, problem type and field: what they get on any node.
+//! The unit tests send them to a model, the integration tests to a node with real servers, where
+//! `t` stands for a topic that is there.
 
 /// Status, end of the `type`, and `field`.
 pub type Wanted = (u16, &'static str, &'static str);
@@ -117,7 +118,8 @@ pub const ITEMS: &[Row] = &[
     (r#"{"topic":"t","delay":"2000d","payload":1}"#, 422, "too-far-ahead", "tasks[1].delay"),
 ];
 
-/// Method, path and content type of a request, and what it gets. Its body is [`TASK`] if it has a content type, and empty else.
+/// Method, path and content type of a request, and what it gets. Its body is [`TASK`] if it has a
+/// content type, and empty else.
 pub const REQUESTS: &[RequestRow] = &[
     ("POST", "/v1/tasks", None, (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("text/plain"), (415, "unsupported-media-type", "content-type")),

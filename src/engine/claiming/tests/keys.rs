@@ -1,12 +1,13 @@
-//! Crowds of tasks with keys: their ids have the order of the submits, so that those of a key lie close together.
+//! Crowds of tasks with keys: their ids have the order of the submits, so that those of a key lie
+//! close together.
 
 use super::*;
 use crate::domain::{Headers, NewTask, Record, ShardCount, SubmitOrder};
 
-const CROWD: usize = 50_000;
+const HOTSPOT: usize = 50_000;
 
-/// A crowd of so many keys, submitted in ten seconds, a day before it is due.
-fn crowd_of(key_count: usize) -> BTreeSet<Uuid> {
+/// A hotspot of so many keys, submitted in ten seconds, a day before it is due.
+fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
     let (order, due_at) = (SubmitOrder::default(), at(1_000));
     let submitted = |number: usize| {
         let topic = TopicName::stored("orders");
@@ -18,20 +19,21 @@ fn crowd_of(key_count: usize) -> BTreeSet<Uuid> {
         task.submitted(&order, due_at.minus(Duration::from_secs(86_400)).plus(passed), (chance(1), chance(2)));
         task.id.uuid()
     };
-    (0..CROWD).map(submitted).collect()
+    (0..HOTSPOT).map(submitted).collect()
 }
 
-/// Claims that brought something, that were too large, and that brought nothing, until a crowd was claimed.
+/// Claims that brought something, that were too large, and that brought nothing, until a hotspot
+/// was claimed.
 fn claims_for(key_count: usize) -> [usize; 3] {
     let mut claiming = Claiming::new(SETTINGS, &ShardCount::DEFAULT.all().collect::<Vec<_>>());
-    let mut table = crowd_of(key_count);
-    assert_eq!(table.len(), CROWD, "each id is another one");
+    let mut table = hotspot_of(key_count);
+    assert_eq!(table.len(), HOTSPOT, "each id is another one");
     let mut counts = [0; 3];
     tick(&mut claiming, at(0), &mut table, 0);
     for millis in (20..=1_200).step_by(20) {
-        while let Some(claim) = claiming.next_of_front(at(millis)).or_else(|| claiming.next_of_strips()) {
+        while let Some(claim) = claiming.next_at_watermark(at(millis)).or_else(|| claiming.next_deferred()) {
             let found = table.range(claim.range.from..claim.range.to).count();
-            counts[if found > ROWS_MAX { 1 } else { 2 * usize::from(found == 0) }] += usize::from(found > 0 || !claim.is_front());
+            counts[if found > ROWS_MAX { 1 } else { 2 * usize::from(found == 0) }] += usize::from(found > 0 || !claim.is_at_watermark());
             carry_out(&mut claiming, &claim, &mut table);
         }
     }
@@ -40,9 +42,9 @@ fn claims_for(key_count: usize) -> [usize; 3] {
 }
 
 #[test]
-fn a_crowd_of_many_keys_is_claimed_in_pieces_of_one_size_and_one_of_few_keys_takes_some_claims_more_for_each() {
+fn a_hotspot_of_many_keys_is_claimed_in_pieces_of_one_size_and_one_of_few_keys_takes_some_claims_more_for_each() {
     for (key_count, brought_max, vain_max) in
-        [(CROWD, 60, 4), (5_000, 60, 4), (500, 60, 4), (100, 60, 30), (20, 60, 60), (1, 60, 40)]
+        [(HOTSPOT, 60, 4), (5_000, 60, 4), (500, 60, 4), (100, 60, 30), (20, 60, 60), (1, 60, 40)]
     {
         let [brought, too_large, empty] = claims_for(key_count);
         assert!(

@@ -1,4 +1,4 @@
-//! What is full, and what is a crowd: the rules of claiming on a table of several topics.
+//! What is full, and what is a hotspot: the rules of claiming on a table of several topics.
 
 use std::collections::BTreeMap;
 
@@ -55,9 +55,9 @@ impl Busy {
             self.topics[*topic].in_flight += 1;
             counts[*topic] += 1;
         }
-        let crowding = crowding(self.topics.iter().map(|topic| &topic.name).zip(counts));
+        let hotspot_topics = hotspot_topics(self.topics.iter().map(|topic| &topic.name).zip(counts));
         self.topics.iter_mut().for_each(|topic| topic.is_full |= topic.in_flight >= topic.max);
-        self.claiming.took(claim, &Taken { full, crowding, ..taken(open.len()) });
+        self.claiming.took(claim, &Taken { full, hotspot_topics, ..taken(open.len()) });
     }
 
     fn tick(&mut self, now: Timestamp) {
@@ -70,13 +70,13 @@ impl Busy {
         self.turn(now, 40);
     }
 
-    /// The front as far as it is due, and so many pieces of what was set aside.
+    /// The watermark as far as it is due, and so many pieces of what was set aside.
     fn turn(&mut self, now: Timestamp, pieces: usize) {
-        while let Some(claim) = self.claiming.next_of_front(now) {
+        while let Some(claim) = self.claiming.next_at_watermark(now) {
             self.carry_out(&claim);
         }
         for _ in 0..pieces {
-            let Some(claim) = self.claiming.next_of_strips() else { return };
+            let Some(claim) = self.claiming.next_deferred() else { return };
             self.carry_out(&claim);
         }
     }
@@ -117,25 +117,26 @@ fn claimed_before(busy: &mut Busy, topic: usize) -> usize {
 }
 
 #[test]
-fn what_is_due_in_the_very_millisecond_of_a_crowd_does_not_wait_for_it() {
-    // No topic is ever full. A few tasks of the last one lie among the crowd.
-    for crowd_topics in [1, 2, 4] {
-        let mut busy = Busy::new(&vec![(usize::MAX, 0); crowd_topics + 1]);
-        busy.table.extend((0..200_000).map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % crowd_topics)));
-        busy.table.extend((0..50_u64).map(|n| (id(1_000, (n << 56) + 1), crowd_topics)));
-        let before = claimed_before(&mut busy, crowd_topics);
-        assert!(before <= 20_000, "{before} of {crowd_topics} topics before them");
+fn what_is_due_in_the_very_millisecond_of_a_hotspot_does_not_wait_for_it() {
+    // No topic is ever full. A few tasks of the last one lie among the hotspot.
+    for hotspot_topics in [1, 2, 4] {
+        let mut busy = Busy::new(&vec![(usize::MAX, 0); hotspot_topics + 1]);
+        busy.table.extend((0..200_000).map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % hotspot_topics)));
+        busy.table.extend((0..50_u64).map(|n| (id(1_000, (n << 56) + 1), hotspot_topics)));
+        let before = claimed_before(&mut busy, hotspot_topics);
+        assert!(before <= 20_000, "{before} of {hotspot_topics} topics before them");
         (0..100).for_each(|_| busy.tick(at(1_000)));
         assert!(busy.table.is_empty(), "{} are left", busy.table.len());
         assert!(busy.claims < 300, "{} claims", busy.claims);
-        assert_eq!(busy.claiming.strip_count() + busy.claiming.passed_count(), 0);
+        assert_eq!(busy.claiming.deferred_count() + busy.claiming.passed_count(), 0);
     }
 }
 
 #[test]
-fn a_small_crowd_within_a_crowd_is_looked_past_as_well() {
+fn a_small_hotspot_within_a_hotspot_is_looked_past_as_well() {
     let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0), (usize::MAX, 0)]);
-    // Nineteen of twenty are of the first topic, the rest of the second; one of the third comes last.
+    // Nineteen of twenty are of the first topic, the rest of the second; one of the third comes
+    // last.
     busy.table.extend((0..400_000_u64).map(|n| (id(1_000, n << 43), usize::from(n % 20 == 0))));
     busy.table.insert(id(1_000, (1 << 62) - 1), 2);
     let before = claimed_before(&mut busy, 2);
@@ -145,11 +146,11 @@ fn a_small_crowd_within_a_crowd_is_looked_past_as_well() {
 }
 
 #[test]
-fn a_crowd_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
+fn a_hotspot_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
     let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0)]);
-    // It is set aside as the front comes to it: a little more at each tick.
-    let crowd = |millis: i64| (0..5_000_u64).map(move |n| (id(millis, n << 48), 0));
-    busy.table.extend((1_000..1_100).flat_map(crowd));
+    // It is set aside as the watermark comes to it: a little more at each tick.
+    let hotspot = |millis: i64| (0..5_000_u64).map(move |n| (id(millis, n << 48), 0));
+    busy.table.extend((1_000..1_100).flat_map(hotspot));
     let others: Vec<Uuid> = (1_000..1_100).map(|millis| id(millis, (1 << 62) - 1)).collect();
     busy.table.extend(others.iter().map(|id| (*id, 1)));
     for millis in (0..1_200).step_by(20) {
@@ -157,7 +158,7 @@ fn a_crowd_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
         let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
         assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
     }
-    assert!(busy.left_of(0) > 100_000, "most of the crowd is still to come");
+    assert!(busy.left_of(0) > 100_000, "most of the hotspot is still to come");
     (0..200).for_each(|_| busy.tick(at(1_200)));
     assert!(busy.table.is_empty(), "{} are left", busy.table.len());
 }
@@ -171,38 +172,39 @@ fn a_backlog_that_is_spread_over_minutes_is_not_looked_past() {
     busy.turn(at(60_000), 1);
     for turn in 1..1_000 {
         busy.turn(at(60_000 + turn * 20), 1);
-        assert!(busy.claiming.strip_count() <= 1, "what is longest overdue comes first");
+        assert!(busy.claiming.deferred_count() <= 1, "what is longest overdue comes first");
     }
     assert!(busy.table.is_empty(), "{} are left", busy.table.len());
 }
 
 #[test]
-fn a_crowd_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
+fn a_hotspot_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
     let mut busy = Busy::new(&[(usize::MAX, 0)]);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_000, n << 46), 0)));
     busy.turn(at(801), 0);
-    // All that is behind the front, the crowd among it; the crowd has its first turn (a piece that is too large, and one that is not).
+    // All that is behind the watermark, the hotspot among it; the hotspot has its first turn (a
+    // piece that is too large, and one that is not).
     busy.claiming.sweep(at(-900_000), at(801), Scope::Mine);
     busy.turn(at(801), 2);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
     busy.turn(at(802), 0);
-    let end_of = |kind: Kind| busy.claiming.strips.all().filter(|strip| strip.kind == kind).map(|strip| strip.rest.to).max();
+    let end_of = |kind: Kind| busy.claiming.deferred_ranges.all().filter(|deferred| deferred.kind == kind).map(|deferred| deferred.rest.to).max();
     assert_eq!(end_of(Kind::Sweep), Some(floor_of(at(1_001))));
-    assert_eq!(end_of(Kind::Aside), Some(floor_of(at(1_002))), "the crowds are one strip, the sweep another");
+    assert_eq!(end_of(Kind::Deferred), Some(floor_of(at(1_002))), "the hotspots are one deferred, the sweep another");
 }
 
 #[test]
-fn many_small_topics_are_no_crowd_of_any() {
+fn many_small_topics_are_no_hotspot_of_any() {
     let names: Vec<TopicName> = (0..20).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
-    assert_eq!(crowding(names.iter().map(|name| (name, 50))), BTreeSet::new());
+    assert_eq!(hotspot_topics(names.iter().map(|name| (name, 50))), BTreeSet::new());
     let counts = names.iter().enumerate().map(|(index, name)| (name, if index < 2 { 300 } else { 20 }));
-    assert_eq!(crowding(counts), names[..2].iter().cloned().collect());
+    assert_eq!(hotspot_topics(counts), names[..2].iter().cloned().collect());
 }
 
 #[test]
 fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
     let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
-    // The crowd of the one that takes nothing lies before that of the other, in the same range.
+    // The hotspot of the one that takes nothing lies before that of the other, in the same range.
     busy.table.extend((0..60_000_u64).map(|n| (id(1_000, n << 45), 0)));
     busy.table.extend((0..60_000_u64).map(|n| (id(1_010, n << 45), 1)));
     for millis in (0..3_000).step_by(20) {
@@ -219,7 +221,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
     busy.table.insert(id(0, 1), 0);
     busy.tick(at(0));
     assert!(busy.topics[0].is_full);
-    // A crowd narrows the claims of the front down to a millisecond.
+    // A hotspot narrows the claims of the watermark down to a millisecond.
     busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
     (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
     let before = busy.claims;
@@ -233,10 +235,10 @@ fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
     // The late ranges do not touch each other.
     for n in 0..2_000 {
-        busy.claiming.came_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
+        busy.claiming.inserted_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
         busy.tick(at(0));
     }
-    assert!(busy.claiming.passed_count() + busy.claiming.strip_count() < 70 * 2);
+    assert!(busy.claiming.passed_count() + busy.claiming.deferred_count() < 70 * 2);
     (busy.topics[0].max, busy.topics[0].is_full) = (usize::MAX, false);
     for _ in 0..100 {
         busy.tick(at(0));
@@ -249,7 +251,7 @@ proptest! {
     #[test]
     fn everything_is_claimed_of_whichever_topic_without_a_sweep(
         // When it is inserted, how long after that it is due, of which topic, and how many.
-        crowds in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
+        hotspots in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
         lone in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()), 1..50),
         bounds in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
         pieces in 1_usize..20,
@@ -258,7 +260,7 @@ proptest! {
         let mut busy = Busy::new(&topics);
         for tick in 0..2_000 {
             let now = tick * 20;
-            for (_, after, topic, count) in crowds.iter().filter(|(when, ..)| (now..now + 20).contains(when)) {
+            for (_, after, topic, count) in hotspots.iter().filter(|(when, ..)| (now..now + 20).contains(when)) {
                 // To the same few instants, whatever the topic: they meet.
                 let due = (now + after) / 400 * 400 + 400;
                 let random = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::try_from(*topic).unwrap());
@@ -278,6 +280,6 @@ proptest! {
             }
         }
         prop_assert!(busy.table.is_empty(), "{} are left after {} claims", busy.table.len(), busy.claims);
-        prop_assert!(busy.claiming.strip_count() <= 64 && busy.claiming.passed_count() <= 66);
+        prop_assert!(busy.claiming.deferred_count() <= 64 && busy.claiming.passed_count() <= 66);
     }
 }

@@ -1,4 +1,4 @@
-//! The books, held against what may happen to a batch between claim and settle.
+//! The registry, held against what may happen to a batch between claim and settle.
 
 use proptest::prelude::*;
 
@@ -13,13 +13,13 @@ fn at(seconds: u64) -> Monotonic {
     Monotonic::from_start(Duration::from_secs(seconds))
 }
 
-fn holdings(tasks_max: usize) -> Holdings {
+fn in_flight(tasks_max: usize) -> InFlightBatches {
     within(Bounds { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX })
 }
 
-fn within(bounds: Bounds) -> Holdings {
+fn within(bounds: Bounds) -> InFlightBatches {
     let Bounds { tasks_max, bytes_max, .. } = bounds;
-    Holdings::new(bounds, Topics::new(topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max }))
+    InFlightBatches::new(bounds, Topics::new(topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max }))
 }
 
 fn batch(task_count: u64) -> Batch {
@@ -37,17 +37,17 @@ fn published() -> Outcome {
 }
 
 /// Holds a batch and settles it at `answered_at`.
-fn settled(holdings: &Holdings, answered_at: Monotonic) -> BatchId {
-    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
+fn settled(in_flight: &InFlightBatches, answered_at: Monotonic) -> BatchId {
+    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::Complete);
     let settlement = Arc::new(held.settlement(Timestamp::EPOCH));
-    holdings.settled(&held, settlement, Effect::Certain, answered_at);
+    in_flight.settled(&held, settlement, Effect::Certain, answered_at);
     held.batch.id
 }
 
 #[test]
 fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
-    let held = holdings(10).hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let held = in_flight(10).hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(1, published()), Noted::MoreToCome);
     assert_eq!(held.note(1, Outcome::Dead { reason: "late".into() }), Noted::MoreToCome);
     assert_eq!(held.note(0, published()), Noted::Complete);
@@ -57,97 +57,98 @@ fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
 
 #[test]
 fn a_batch_that_was_given_up_is_let_go_and_never_complete() {
-    let holdings = holdings(10);
-    let held = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    let in_flight = in_flight(10);
+    let held = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
-    assert_eq!(holdings.give_up_all(), [held.batch.id]);
-    assert!(holdings.give_up_all().is_empty(), "once");
+    assert_eq!(in_flight.give_up_all(), [held.batch.id]);
+    assert!(in_flight.give_up_all().is_empty(), "once");
     assert_eq!(held.note(1, published()), Noted::GivenUp);
-    holdings.let_go(&held);
-    assert_eq!(holdings.amount(), Amount::default());
-    assert!(holdings.in_slot(held.slot).is_none() && holdings.is_idle());
+    in_flight.let_go(&held);
+    assert_eq!(in_flight.amount(), Amount::default());
+    assert!(in_flight.in_slot(held.slot).is_none() && in_flight.is_idle());
 }
 
 #[test]
 fn what_is_known_of_a_batch_that_others_have_adopted_is_void() {
-    let holdings = holdings(10);
-    let [lost, own] = [(); 2].map(|()| holdings.hold(batch(1), Past::Fresh, at(0)).unwrap());
-    let since = holdings.hold(batch(1), Past::Fresh, at(2)).unwrap();
+    let in_flight = in_flight(10);
+    let [lost, own] = [(); 2].map(|()| in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap());
+    let since = in_flight.hold(batch(1), Past::Fresh, at(2)).unwrap();
     for held in [&lost, &own, &since] {
         assert_eq!(held.note(0, published()), Noted::Complete);
     }
-    assert!(holdings.give_up_lost(&[own.batch.id], at(1)).is_empty(), "nothing of it is still to come");
+    assert!(in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty(), "nothing of it is still to come");
     assert_eq!([&lost, &own, &since].map(|held| held.is_void()), [true, false, false]);
 }
 
 #[test]
 fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
-    let holdings = holdings(10);
+    let in_flight = in_flight(10);
     let (complete, own) =
-        (holdings.hold(batch(1), Past::Fresh, at(0)).unwrap(), holdings.hold(batch(1), Past::Fresh, at(0)).unwrap());
+        (in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(), in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap());
     complete.note(0, published());
-    holdings.hold(batch(1), Past::Fresh, at(2)).unwrap();
-    assert!(holdings.give_up_lost(&[own.batch.id], at(1)).is_empty());
+    in_flight.hold(batch(1), Past::Fresh, at(2)).unwrap();
+    assert!(in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty());
 }
 
 #[test]
 fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
-    let holdings = holdings(10);
+    let in_flight = in_flight(10);
     let asked = batch(1).id;
-    assert!(holdings.ask_for(asked) && !holdings.ask_for(asked));
-    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap().batch.id;
-    let (before, after) = (settled(&holdings, at(1)), settled(&holdings, at(3)));
+    assert!(in_flight.ask_for(asked) && !in_flight.ask_for(asked));
+    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().batch.id;
+    let (before, after) = (settled(&in_flight, at(1)), settled(&in_flight, at(3)));
     let stranger = batch(1).id;
-    let comparison = holdings.compare(&[asked, held, before, after, stranger], at(2));
+    let comparison = in_flight.compare(&[asked, held, before, after, stranger], at(2));
     assert_eq!(comparison.unknown, [stranger]);
-    // Settled before the question, and unsettled in the answer. The other one was answered after it.
+    // Settled before the question, and unsettled in the answer. The other one was answered after
+    // it.
     assert_eq!(comparison.undone.iter().map(|(batch, _)| *batch).collect::<Vec<_>>(), [before]);
-    holdings.forget(asked);
-    assert_eq!(holdings.compare(&[asked], at(2)).unknown, [asked]);
+    in_flight.forget(asked);
+    assert_eq!(in_flight.compare(&[asked], at(2)).unknown, [asked]);
 }
 
 #[test]
 fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
-    let holdings = holdings(10);
-    let (early, late, undone) = (settled(&holdings, at(1)), settled(&holdings, at(3)), settled(&holdings, at(1)));
-    holdings.durable_until(at(2), &HashSet::from([undone]));
-    let comparison = holdings.compare(&[early, late, undone], at(4));
+    let in_flight = in_flight(10);
+    let (early, late, undone) = (settled(&in_flight, at(1)), settled(&in_flight, at(3)), settled(&in_flight, at(1)));
+    in_flight.durable_until(at(2), &HashSet::from([undone]));
+    let comparison = in_flight.compare(&[early, late, undone], at(4));
     assert_eq!(comparison.unknown, [early], "forgotten");
     assert_eq!(comparison.undone.len(), 2);
-    holdings.settled_again(undone, at(5));
-    assert!(holdings.compare(&[undone], at(4)).undone.is_empty(), "it was not settled again when the question was asked");
+    in_flight.settled_again(undone, at(5));
+    assert!(in_flight.compare(&[undone], at(4)).undone.is_empty(), "it was not settled again when the question was asked");
 }
 
 #[test]
 fn room_is_what_the_bounds_leave_and_comes_back() {
-    let holdings = holdings(4);
-    let one = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
-    assert!(holdings.has_room() && !holdings.has_room_behind_the_front(), "half of it is for what is on time");
-    let other = holdings.hold(batch(2), Past::Fresh, at(0)).unwrap();
-    assert!(!holdings.has_room());
-    assert_eq!((holdings.amount().tasks, holdings.amount().batches), (4, 2));
+    let in_flight = in_flight(4);
+    let one = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    assert!(in_flight.has_room() && !in_flight.has_room_behind_the_watermark(), "half of it is for what is on time");
+    let other = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
+    assert!(!in_flight.has_room());
+    assert_eq!((in_flight.amount().tasks, in_flight.amount().batches), (4, 2));
     for held in [&one, &other, &one] {
-        holdings.let_go(held);
+        in_flight.let_go(held);
     }
-    assert_eq!(holdings.amount(), Amount::default(), "a second release frees nothing");
-    assert!([one.slot, other.slot].contains(&holdings.hold(batch(1), Past::Fresh, at(0)).unwrap().slot), "slots are used again");
+    assert_eq!(in_flight.amount(), Amount::default(), "a second release frees nothing");
+    assert!([one.slot, other.slot].contains(&in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().slot), "slots are used again");
 }
 
 #[test]
 fn what_another_owner_may_have_sent_stays_perhaps_sent() {
-    let holdings = holdings(10);
+    let in_flight = in_flight(10);
     let (fresh, loaded) =
-        (holdings.hold(batch(1), Past::Fresh, at(0)).unwrap(), holdings.hold(batch(1), Past::MaybeSent, at(0)).unwrap());
+        (in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(), in_flight.hold(batch(1), Past::MaybeSent, at(0)).unwrap());
     assert!(!fresh.note_maybe_sent(0, false) && loaded.note_maybe_sent(0, false));
     assert!(fresh.note_maybe_sent(0, true) && fresh.note_maybe_sent(0, false), "once perhaps sent, always perhaps sent");
 }
 
 #[test]
 fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
-    let holdings = holdings(10);
-    let held = holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
+    let in_flight = in_flight(10);
+    let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
     let (due, now) = (Timestamp::from_millis(1_000), at(10));
-    let silent = |before: Timestamp, age| holdings.silent_topics(before, now, age).len();
+    let silent = |before: Timestamp, age| in_flight.silent_topics(before, now, age).len();
     assert_eq!(silent(due, SECOND), 0, "not due before");
     assert_eq!(silent(due.plus(SECOND), SECOND * 11), 0, "not held for so long");
     assert_eq!(silent(due.plus(SECOND), SECOND), 1);
@@ -157,11 +158,11 @@ fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
 
 #[test]
 fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
-    let holdings = within(Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
-    let rooms = || (holdings.has_room_on_insert(), holdings.has_room_behind_the_front(), holdings.has_room());
+    let in_flight = within(Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
+    let rooms = || (in_flight.has_room_on_insert(), in_flight.has_room_behind_the_watermark(), in_flight.has_room());
     let mut seen = vec![rooms()];
     for _ in 0..8 {
-        holdings.hold(batch(1), Past::Fresh, at(0)).unwrap();
+        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
         seen.push(rooms());
     }
     let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| seen.iter().map(room).eq((0..9).map(|held| held < count));
@@ -187,43 +188,44 @@ fn deferred() -> Outcome {
 
 #[test]
 fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back() {
-    let holdings = holdings(4);
+    let in_flight = in_flight(4);
     let healthy = TopicName::stored("healthy");
-    let held = holdings.hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0)).unwrap();
-    assert!(!holdings.has_room() && !holdings.topics().is_open(&healthy));
+    let held = in_flight.hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0)).unwrap();
+    assert!(!in_flight.has_room() && !in_flight.topics().is_open(&healthy));
     for index in 0..4 {
         assert_eq!(held.note(index, published()), Noted::MoreToCome);
     }
-    let before = holdings.amount();
-    holdings.ease(at(1), SECOND * 2);
-    assert_eq!(holdings.amount(), before, "not held for so long");
-    holdings.ease(at(2), SECOND * 2);
-    let amount = holdings.amount();
+    let before = in_flight.amount();
+    in_flight.ease(at(1), SECOND * 2);
+    assert_eq!(in_flight.amount(), before, "not held for so long");
+    in_flight.ease(at(2), SECOND * 2);
+    let amount = in_flight.amount();
     assert_eq!((amount.tasks, amount.batches), (1, 1));
     assert_eq!(amount.bytes, before.bytes - 4 * PAYLOAD.len());
-    assert!(holdings.has_room() && holdings.topics().is_open(&healthy));
-    holdings.ease(at(3), SECOND * 2);
-    assert_eq!(holdings.amount(), amount, "once");
-    // What is still to come is as it was, and whoever has the batch from before shares how far it has come.
-    let lighter = holdings.in_slot(held.slot).unwrap();
+    assert!(in_flight.has_room() && in_flight.topics().is_open(&healthy));
+    in_flight.ease(at(3), SECOND * 2);
+    assert_eq!(in_flight.amount(), amount, "once");
+    // What is still to come is as it was, and whoever has the batch from before shares how far it
+    // has come.
+    let lighter = in_flight.in_slot(held.slot).unwrap();
     assert_eq!([0, 4].map(|index| lighter.batch.task(index).payload), [None, Some(PAYLOAD)]);
     assert_eq!(held.note(4, deferred()), Noted::Complete);
     assert!(lighter.has_outcome(4));
     assert_eq!(lighter.settlement(Timestamp::EPOCH), held.settlement(Timestamp::EPOCH));
-    holdings.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(4));
-    assert_eq!(holdings.amount(), Amount { remembered: 1, ..Amount::default() });
-    assert!(holdings.is_idle());
+    in_flight.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(4));
+    assert_eq!(in_flight.amount(), Amount { remembered: 1, ..Amount::default() });
+    assert!(in_flight.is_idle());
 }
 
 #[test]
 fn what_is_settled_and_not_known_to_be_durable_has_a_bound() {
-    let holdings = within(Bounds { tasks_max: 10, bytes_max: usize::MAX, batches_max: 2 });
-    settled(&holdings, at(1));
-    assert!(holdings.has_room());
-    settled(&holdings, at(3));
-    assert!(!holdings.has_room() && holdings.is_idle());
-    holdings.durable_until(at(2), &HashSet::new());
-    assert!(holdings.has_room());
+    let in_flight = within(Bounds { tasks_max: 10, bytes_max: usize::MAX, batches_max: 2 });
+    settled(&in_flight, at(1));
+    assert!(in_flight.has_room());
+    settled(&in_flight, at(3));
+    assert!(!in_flight.has_room() && in_flight.is_idle());
+    in_flight.durable_until(at(2), &HashSet::new());
+    assert!(in_flight.has_room());
 }
 
 proptest! {
@@ -232,27 +234,27 @@ proptest! {
         tasks in prop::collection::vec((0_usize..3, 0_usize..3), 1..20),
         eased_after in prop::collection::vec(any::<bool>(), 20),
     ) {
-        let holdings = holdings(1);
+        let in_flight = in_flight(1);
         let names = ["a", "b", "c"];
         let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
-        let held = holdings.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
+        let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
             let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }][*outcome].clone();
             // By turns through the batch as it was and as it is.
-            let current = holdings.in_slot(held.slot).unwrap();
+            let current = in_flight.in_slot(held.slot).unwrap();
             if is_eased { &held } else { &current }.note(index, outcome);
             if is_eased {
-                holdings.ease(at(9), SECOND);
-                let current = holdings.in_slot(held.slot).unwrap();
-                prop_assert_eq!(holdings.amount().bytes, current.batch.bytes());
+                in_flight.ease(at(9), SECOND);
+                let current = in_flight.in_slot(held.slot).unwrap();
+                prop_assert_eq!(in_flight.amount().bytes, current.batch.bytes());
             }
         }
-        let current = holdings.in_slot(held.slot).unwrap();
+        let current = in_flight.in_slot(held.slot).unwrap();
         prop_assert_eq!(current.settlement(Timestamp::EPOCH), held.settlement(Timestamp::EPOCH));
-        holdings.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(9));
-        prop_assert_eq!(holdings.amount(), Amount { remembered: 1, ..Amount::default() });
+        in_flight.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(9));
+        prop_assert_eq!(in_flight.amount(), Amount { remembered: 1, ..Amount::default() });
         for name in names {
-            let topics = holdings.topics();
+            let topics = in_flight.topics();
             prop_assert!(topics.is_open(&TopicName::stored(name)), "{}", name);
         }
     }

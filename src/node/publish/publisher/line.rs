@@ -9,10 +9,10 @@ use crate::clock;
 use crate::domain::{Failure, Monotonic};
 use crate::engine::failure::{Defect, Renewals};
 use crate::engine::topics::Pace;
-use crate::kafka::{self, Contact, Fate, Hooks, Mode, Report};
+use crate::kafka::{self, Contact, DeliveryOutcome, Hooks, Mode, DeliveryReport};
 
-/// A producer without an acknowledgement for so long, while records wait, other clients reach Kafka and it has no connection, is asked whether anybody
-/// answers it.
+/// A producer without an acknowledgement for so long, while records wait, other clients reach Kafka
+/// and it has no connection, is asked whether anybody answers it.
 const PULSE_MAX: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -75,15 +75,15 @@ impl Maker {
         let marks = Arc::new(Marks::default());
         let marked = Arc::clone(&marks);
         let contact = self.contact.clone();
-        let take_in = move |report: Report| {
-            match report.fate {
-                Fate::Acknowledged(_) => {
+        let take_in = move |report: DeliveryReport| {
+            match report.outcome {
+                DeliveryOutcome::Acknowledged(_) => {
                     marked.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
-                Fate::Failed(failed) if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() => {
+                DeliveryOutcome::Failed(failed) if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() => {
                     marked.is_doubted.store(true, Ordering::Relaxed);
                 }
-                Fate::Failed(_) => {}
+                DeliveryOutcome::Failed(_) => {}
             }
             reports.take_in(report, marked.is_retired.load(Ordering::Relaxed));
         };
@@ -106,7 +106,8 @@ impl Line {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a new producer when the one there is has failed for good, has lost track of a partition, or may have.
+    /// Makes a new producer when the one there is has failed for good, has lost track of a
+    /// partition, or may have.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -139,7 +140,8 @@ impl Line {
             return Some((Defect::Failed, "it has lost track of a partition's leader".to_owned(), Retire::Queue));
         }
         let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
-        // It may be right, and its records wait to be sent again in a way that the broker recognises: whoever took them back would send them twice.
+        // It may be right, and its records wait to be sent again in a way that the broker
+        // recognises: whoever took them back would send them twice.
         is_doubted.then(|| {
             (
                 Defect::Doubt,
@@ -149,9 +151,11 @@ impl Line {
         })
     }
 
-    /// Makes a new producer when the one there is has no connection and nobody answers it, though Kafka is there: librdkafka forgets all brokers when one that
-    /// is just starting tells of none, and never connects again (its issue 5301). A producer with a connection is left alone, however long it goes without an
-    /// answer: a broker that throttles, or is slow, may have what it sent, and only this producer can wait for that.
+    /// Makes a new producer when the one there is has no connection and nobody answers it, though
+    /// Kafka is there: librdkafka forgets all brokers when one that is just starting tells of none,
+    /// and never connects again (its issue 5301). A producer with a connection is left alone,
+    /// however long it goes without an answer: a broker that throttles, or is slow, may have what
+    /// it sent, and only this producer can wait for that.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -170,8 +174,10 @@ impl Line {
         Ok(())
     }
 
-    /// Takes back what waits to be sent, or to be sent again, because some of it has waited for the publish deadline while Kafka was not slow. What is younger is
-    /// handed over again. A request that is under way is left to be answered. The producer may be wrong about a partition: it is doubted.
+    /// Takes back what waits to be sent, or to be sent again, because some of it has waited for the
+    /// publish deadline while Kafka was not slow. What is younger is handed over again. A request
+    /// that is under way is left to be answered. The producer may be wrong about a partition: it is
+    /// doubted.
     pub(super) fn take_back_overdue(&self) {
         self.current().marks.is_doubted.store(true, Ordering::Relaxed);
         for producer in self.all() {
@@ -198,7 +204,8 @@ impl Line {
         all
     }
 
-    /// Takes back what the producer holds: each record comes out with a report and is handed over again, if its batch is still this node's.
+    /// Takes back what the producer holds: each record comes out with a report and is handed over
+    /// again, if its batch is still this node's.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -225,7 +232,8 @@ impl Line {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(producer);
     }
 
-    /// Closes the producers that were replaced and have nothing left to report. To be called now and then.
+    /// Closes the producers that were replaced and have nothing left to report. To be called now
+    /// and then.
     pub(super) async fn tidy(&self) {
         let done: Vec<Arc<Producer>> = {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +246,8 @@ impl Line {
         }
     }
 
-    /// True when the reports of a producer do not come any more: the thread that takes them in has panicked, and its batches would never be complete.
+    /// True when the reports of a producer do not come any more: the thread that takes them in has
+    /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
         let is_deaf = |producer: &Arc<Producer>| producer.inner.is_deaf();
         is_deaf(&self.current()) || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
@@ -267,7 +276,8 @@ impl Producer {
         self.marks.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// True at most once in [`PULSE_MAX`]: for so long records have waited, no more were acknowledged, and there is no connection.
+    /// True at most once in [`PULSE_MAX`]: for so long records have waited, no more were
+    /// acknowledged, and there is no connection.
     fn is_suspect(&self, contact: &Contact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,19 +1,21 @@
-//! Where reports end up: the outcome is noted, and a batch whose outcomes are all known goes to the settler.
+//! Where reports end up: the outcome is noted, and a batch whose outcomes are all known goes to the
+//! settler.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Failure, Outcome, Receipt, Seldom, TaskId};
+use crate::domain::{Failure, Outcome, Receipt, Throttle, TaskId};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
-use crate::failpoint::{Point, reach};
-use crate::kafka::{Contact, Failed, Fate, Report};
-use crate::node::in_flight::batches::{Held, Holdings, Noted};
-use crate::node::in_flight::inbox::Mailbox;
+use crate::failpoint::{Failpoint, reach};
+use crate::kafka::{Contact, Failed, DeliveryOutcome, DeliveryReport};
+use crate::node::in_flight::batches::{InFlightBatch, InFlightBatches, Noted};
+use crate::node::in_flight::inbox::Inbox;
 use crate::node::metrics::Metrics;
 
-/// A dead letter is told of so often, however many there are; and so is an attempt that came to nothing.
+/// A dead letter is told of so often, however many there are; and so is an attempt that came to
+/// nothing.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 /// Of a topic that is given up on.
 const TOPIC_GONE: &str = "the topic does not exist";
@@ -21,48 +23,48 @@ const TOPIC_GONE: &str = "the topic does not exist";
 /// Shared by the threads of the producers and the rest of the node.
 #[derive(Debug)]
 pub struct Reports {
-    pub holdings: Arc<Holdings>,
+    pub in_flight: Arc<InFlightBatches>,
     pub(super) clock: Arc<ClusterClock>,
     contact: Contact,
     metrics: Metrics,
     /// A record that was taken back before it has been held for so long is handed over again.
     publish_deadline: Duration,
-    /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not at once, for a producer that has no leader for the
-    /// topic refuses it at once.
-    later: Mailbox<(Arc<Held>, u32)>,
+    /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not
+    /// at once, for a producer that has no leader for the topic refuses it at once.
+    later: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Tasks whose record is to be handed over once more now.
-    pub again: Mailbox<(Arc<Held>, u32)>,
+    pub again: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Tasks whose record is to be handed over alone: its batch was refused.
-    pub(super) alone: Mailbox<(Arc<Held>, u32)>,
+    pub(super) alone: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Batches all of whose outcomes are known.
-    pub completed: Mailbox<Arc<Held>>,
+    pub completed: Inbox<Arc<InFlightBatch>>,
     /// What the states of the topics have come to.
-    pub topic_actions: Mailbox<Action>,
-    dead_said: Mutex<Seldom>,
-    deferred_said: Mutex<Seldom>,
+    pub topic_actions: Inbox<Action>,
+    dead_said: Mutex<Throttle>,
+    deferred_said: Mutex<Throttle>,
 }
 
 impl Reports {
     pub fn new(
-        holdings: Arc<Holdings>,
+        in_flight: Arc<InFlightBatches>,
         clock: Arc<ClusterClock>,
         contact: Contact,
         metrics: Metrics,
         publish_deadline: Duration,
     ) -> Self {
         Self {
-            holdings,
+            in_flight,
             clock,
             contact,
             metrics,
             publish_deadline,
-            later: Mailbox::default(),
-            again: Mailbox::default(),
-            alone: Mailbox::default(),
-            completed: Mailbox::default(),
-            topic_actions: Mailbox::default(),
-            dead_said: Mutex::new(Seldom::new(SAY_EVERY)),
-            deferred_said: Mutex::new(Seldom::new(SAY_EVERY)),
+            later: Inbox::default(),
+            again: Inbox::default(),
+            alone: Inbox::default(),
+            completed: Inbox::default(),
+            topic_actions: Inbox::default(),
+            dead_said: Mutex::new(Throttle::new(SAY_EVERY)),
+            deferred_said: Mutex::new(Throttle::new(SAY_EVERY)),
         }
     }
 
@@ -74,26 +76,27 @@ impl Reports {
     }
 
     /// Takes in the report of a record; `is_retired`: its producer was replaced. Never blocks.
-    pub(super) fn take_in(&self, report: Report, is_retired: bool) {
-        let (slot, index) = ticket::parts(report.ticket);
-        let Some(held) = self.holdings.in_slot(slot) else {
+    pub(super) fn take_in(&self, report: DeliveryReport, is_retired: bool) {
+        let (slot, index) = correlation_id::parts(report.correlation_id);
+        let Some(held) = self.in_flight.in_slot(slot) else {
             // Only a batch without anything to come leaves its slot.
             tracing::error!(slot, "a report for a batch that is not held");
             return;
         };
-        match report.fate {
-            Fate::Acknowledged(receipt) => self.acknowledged(&held, index, receipt),
-            Fate::Failed(failed) => self.failed(held, index, failed, is_retired),
+        match report.outcome {
+            DeliveryOutcome::Acknowledged(receipt) => self.acknowledged(&held, index, receipt),
+            DeliveryOutcome::Failed(failed) => self.failed(held, index, failed, is_retired),
         }
     }
 
-    fn acknowledged(&self, held: &Arc<Held>, index: u32, receipt: Receipt) {
-        let place = ticket::place(index);
+    fn acknowledged(&self, held: &Arc<InFlightBatch>, index: u32, receipt: Receipt) {
+        let place = correlation_id::place(index);
         let now = clock::monotonic();
         if held.is_news(place, now) {
-            // Since it was due, and not since it was claimed: a window may be long. Since it was claimed, and not since it was due: it may be overdue.
+            // Since it was due, and not since it was claimed: a window may be long. Since it was
+            // claimed, and not since it was due: it may be overdue.
             let overdue = self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
-            if let Some(action) = self.holdings.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
+            if let Some(action) = self.in_flight.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
                 self.topic_actions.put(action);
             }
         }
@@ -102,8 +105,8 @@ impl Reports {
         self.note(held, place, Outcome::Published(receipt));
     }
 
-    pub(super) fn failed(&self, held: Arc<Held>, index: u32, failed: Failed, is_retired: bool) {
-        let place = ticket::place(index);
+    pub(super) fn failed(&self, held: Arc<InFlightBatch>, index: u32, failed: Failed, is_retired: bool) {
+        let place = correlation_id::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
         // Of a line whose records were taken back for the sake of some that have waited too long.
         let is_early = failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
@@ -128,11 +131,12 @@ impl Reports {
         }
     }
 
-    /// A record was not acknowledged: why is in the log, and can be asked of its topic while that is parked.
-    fn blame(&self, held: &Held, place: usize, failed: Failed) {
+    /// A record was not acknowledged: why is in the log, and can be asked of its topic while that
+    /// is parked.
+    fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) {
         let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();
-        let mut topics = self.holdings.topics();
+        let mut topics = self.in_flight.topics();
         let action = match failed.failure {
             Failure::Forbidden => topics.forbidden(topic, now),
             Failure::Unavailable => {
@@ -153,9 +157,10 @@ impl Reports {
         }
     }
 
-    /// Notes what need not be handed over: its batch is no longer this node's, or its topic is given up on. False: hand it over.
-    pub(super) fn is_moot(&self, held: &Arc<Held>, index: u32) -> bool {
-        let place = ticket::place(index);
+    /// Notes what need not be handed over: its batch is no longer this node's, or its topic is
+    /// given up on. False: hand it over.
+    pub(super) fn is_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
+        let place = correlation_id::place(index);
         if held.has_outcome(place) {
             return true;
         }
@@ -170,16 +175,16 @@ impl Reports {
         false
     }
 
-    fn is_topic_gone(&self, held: &Held, place: usize) -> bool {
-        self.holdings.is_topic_gone(held.topic_of(place))
+    fn is_topic_gone(&self, held: &InFlightBatch, place: usize) -> bool {
+        self.in_flight.is_topic_gone(held.topic_of(place))
     }
 
-    fn dead_with_its_topic(&self, held: &Arc<Held>, place: usize) {
-        let reason = self.holdings.topics().forbidden_for(held.topic_of(place)).unwrap_or(TOPIC_GONE).to_owned();
+    fn dead_with_its_topic(&self, held: &Arc<InFlightBatch>, place: usize) {
+        let reason = self.in_flight.topics().forbidden_for(held.topic_of(place)).unwrap_or(TOPIC_GONE).to_owned();
         self.dead(held, place, &reason);
     }
 
-    fn dead(&self, held: &Arc<Held>, place: usize, reason: &str) {
+    fn dead(&self, held: &Arc<InFlightBatch>, place: usize, reason: &str) {
         self.metrics.dead.inc();
         let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         if self.dead_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
@@ -190,7 +195,7 @@ impl Reports {
         self.note(held, place, Outcome::Dead { reason: reason.into() });
     }
 
-    fn deferred(&self, held: &Held, place: usize, maybe_sent: bool) -> Outcome {
+    fn deferred(&self, held: &InFlightBatch, place: usize, maybe_sent: bool) -> Outcome {
         let task = held.batch.task(place);
         let random: u64 = rand::random();
         let delay = retry_delay(task.attempt, random.to_be_bytes()[0]);
@@ -199,29 +204,30 @@ impl Reports {
         Outcome::Deferred { next, maybe_sent }
     }
 
-    fn note(&self, held: &Arc<Held>, place: usize, outcome: Outcome) {
+    fn note(&self, held: &Arc<InFlightBatch>, place: usize, outcome: Outcome) {
         match held.note(place, outcome) {
             Noted::MoreToCome => {}
             Noted::Complete => {
-                reach(Point::LastAcknowledged);
+                reach(Failpoint::LastAcknowledged);
                 self.completed.put(Arc::clone(held));
             }
-            Noted::GivenUp => self.holdings.let_go(held),
+            Noted::GivenUp => self.in_flight.let_go(held),
         }
     }
 }
 
-/// What names a record to a producer, and comes back with its report: the slot of its batch, and its place in it.
-pub(super) mod ticket {
+/// What names a record to a producer, and comes back with its report: the slot of its batch, and
+/// its place in it.
+pub(super) mod correlation_id {
     /// The low half is the place in the batch, the high half the slot.
     pub fn of(slot: u32, index: u32) -> usize {
         place(slot) << 32 | place(index)
     }
 
     /// The slot, and the place.
-    pub fn parts(ticket: usize) -> (u32, u32) {
-        let low = u32::try_from(ticket & place(u32::MAX)).unwrap_or(u32::MAX);
-        (u32::try_from(ticket >> 32).unwrap_or(u32::MAX), low)
+    pub fn parts(correlation_id: usize) -> (u32, u32) {
+        let low = u32::try_from(correlation_id & place(u32::MAX)).unwrap_or(u32::MAX);
+        (u32::try_from(correlation_id >> 32).unwrap_or(u32::MAX), low)
     }
 
     pub fn place(index: u32) -> usize {

@@ -1,4 +1,5 @@
-//! What is due by now, and what soon will be. It reads no clock: the time is given, and records go where the caller says.
+//! What is due by now, and what soon will be. It reads no clock: the time is given, and records go
+//! where the caller says.
 //!
 //! ```text
 //!   keep ──▶ far off: the caller keeps it, for a while     soon ──its time has come──▶ due ──handed over──▶ (gone)
@@ -6,10 +7,11 @@
 //!     └──▶ within the lead ──────────────────────────────────┴── the clock was set back ┘
 //! ```
 //!
-//! Slices of several batches that are due at the same time leave as one, in the order of the ids: tasks of one key in that of their submits.
+//! Slices of several batches that are due at the same time leave as one, in the order of the ids:
+//! tasks of one key in that of their submits.
 //!
-//! A slice that was due is held against the clock once more before it is handed over: while the producer took nothing, or the gate was closed, the clock of
-//! the cluster may have been set back.
+//! A slice that was due is held against the clock once more before it is handed over: while the
+//! producer took nothing, or the fence was closed, the clock of the cluster may have been set back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,14 +19,16 @@ use std::time::Duration;
 
 use super::slice::Slice;
 use crate::domain::{TaskId, Timestamp};
-use crate::node::in_flight::batches::Held;
+use crate::node::in_flight::batches::InFlightBatch;
 use crate::node::publish::publisher::Handed;
 
-/// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own millisecond of lateness.
+/// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own
+/// millisecond of lateness.
 pub(super) const LEAD: Duration = Duration::from_millis(3);
 /// The cluster's clock is asked again at least so often.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Records that are handed over in one go before the wheel looks at its other duties: about 0.3 ms of work.
+/// Records that are handed over in one go before the wheel looks at its other duties: about 0.3 ms
+/// of work.
 const RECORDS_AT_ONCE: usize = 128;
 
 #[derive(Debug, Default)]
@@ -37,7 +41,8 @@ pub(super) struct Near {
 }
 
 impl Near {
-    /// Keeps a slice that is due within the lead. One that is not comes back, with how long it may wait elsewhere.
+    /// Keeps a slice that is due within the lead. One that is not comes back, with how long it may
+    /// wait elsewhere.
     pub(super) fn keep(&mut self, slice: Slice, now: Option<Timestamp>) -> Option<(Slice, Duration)> {
         let wait = now.map_or(Duration::ZERO, |now| slice.due_at.since(now));
         if wait > LEAD {
@@ -68,7 +73,7 @@ impl Near {
     }
 
     /// Hands over what is due, up to a bound; true when no more is taken just now.
-    pub(super) fn hand_over(&mut self, now: Timestamp, mut publish: impl FnMut(&Arc<Held>, u32) -> Handed) -> bool {
+    pub(super) fn hand_over(&mut self, now: Timestamp, mut publish: impl FnMut(&Arc<InFlightBatch>, u32) -> Handed) -> bool {
         let mut left = RECORDS_AT_ONCE;
         while let Some(first) = self.due.front() {
             if first.due_at > now {
@@ -93,8 +98,9 @@ impl Near {
         false
     }
 
-    /// Which of the first slices goes on, and up to which id. Those of several batches that are due at the same time go in turns, so that their tasks leave in
-    /// the order of their ids: tasks of one key in that of their submits.
+    /// Which of the first slices goes on, and up to which id. Those of several batches that are due
+    /// at the same time go in turns, so that their tasks leave in the order of their ids: tasks of
+    /// one key in that of their submits.
     fn next_run(&self) -> (usize, Option<TaskId>) {
         let due_at = self.due.front().map(|first| first.due_at);
         if self.due.get(1).map(|second| second.due_at) != due_at {
@@ -122,7 +128,7 @@ mod tests {
     use crate::domain::{Batch, BatchBuilder, BatchId, Monotonic, Shard};
     use crate::engine::cluster_clock::{Stamp, StampedClock};
     use crate::engine::topics::{Settings, Topics};
-    use crate::node::in_flight::batches::{Bounds, Holdings, Past};
+    use crate::node::in_flight::batches::{Bounds, InFlightBatches, Past};
     use crate::node::publish::wheel::slice::slices_of;
 
     const START: i64 = 1_700_000_000_000_000;
@@ -146,7 +152,8 @@ mod tests {
         }
     }
 
-    /// A question to Postgres: when it was asked, how long it took to get there, and how long the answer took back.
+    /// A question to Postgres: when it was asked, how long it took to get there, and how long the
+    /// answer took back.
     type Question = (u64, u64, u64);
 
     /// What happens to a wheel: everything that time and other threads may do to it.
@@ -154,11 +161,12 @@ mod tests {
     struct Plan {
         server: Server,
         questions: Vec<Question>,
-        /// Batches: when they arrive, and the due times of their tasks, in microseconds from the start.
+        /// Batches: when they arrive, and the due times of their tasks, in microseconds from the
+        /// start.
         batches: Vec<(u64, Vec<i64>)>,
         /// How long the wheel sleeps between two turns: mostly as little as it asked for.
         sleeps: Vec<u64>,
-        /// Turns in which the producer is full after so many records, or the gate is closed (0).
+        /// Turns in which the producer is full after so many records, or the fence is closed (0).
         room: Vec<Option<usize>>,
         precision: Duration,
     }
@@ -202,13 +210,14 @@ mod tests {
     /// A wheel without threads: the `DelayQueue` is a list, the monotonic clock a number.
     struct Bench {
         plan: Plan,
-        holdings: Holdings,
+        in_flight: InFlightBatches,
         clock: StampedClock,
         near: Near,
         elsewhere: Vec<(u64, Slice)>,
         /// Each record: its task, and the moment at which it was handed over.
         handed: Vec<(TaskId, u64)>,
-        /// Of the answers that have come: when they were asked for. One that was asked for before a step may be overtaken.
+        /// Of the answers that have come: when they were asked for. One that was asked for before a
+        /// step may be overtaken.
         stamps: Vec<u64>,
     }
 
@@ -216,9 +225,9 @@ mod tests {
         fn new(plan: Plan) -> Self {
             let bounds = Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: usize::MAX };
             let settings = Settings { silence_max: HOUR, denial_max: HOUR, tasks_max: usize::MAX, bytes_max: usize::MAX };
-            let holdings = Holdings::new(bounds, Topics::new(settings));
+            let in_flight = InFlightBatches::new(bounds, Topics::new(settings));
             let (clock, near) = (StampedClock::default(), Near::default());
-            Self { plan, holdings, clock, near, elsewhere: Vec::new(), handed: Vec::new(), stamps: Vec::new() }
+            Self { plan, in_flight, clock, near, elsewhere: Vec::new(), handed: Vec::new(), stamps: Vec::new() }
         }
 
         fn bound(&self, micros: u64) -> Option<Timestamp> {
@@ -250,7 +259,7 @@ mod tests {
             }
             for (at, dues) in self.plan.batches.clone() {
                 if is_new(at) {
-                    let held = self.holdings.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
+                    let held = self.in_flight.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
                     slices_of(&held, self.plan.precision).into_iter().for_each(|slice| self.keep(slice, to));
                 }
             }
@@ -277,7 +286,8 @@ mod tests {
             });
         }
 
-        /// Never early by the bound, nor by Postgres's own clock once it has told of its last step; what it cannot know is how the last round trip was spent.
+        /// Never early by the bound, nor by Postgres's own clock once it has told of its last step;
+        /// what it cannot know is how the last round trip was spent.
         fn check(&self, from: usize) -> Result<(), TestCaseError> {
             for (id, at) in &self.handed[from..] {
                 let bound = self.bound(*at).unwrap();
@@ -314,7 +324,8 @@ mod tests {
             self.finish(now)
         }
 
-        /// In the end there is peace: a stamp a second, the producer takes all, and everything comes, once, within a look and a slice of its time.
+        /// In the end there is peace: a stamp a second, the producer takes all, and everything
+        /// comes, once, within a look and a slice of its time.
         fn finish(&mut self, from: u64) -> Result<(), TestCaseError> {
             let mut now = from;
             let task_count: usize = self.plan.batches.iter().map(|(_, dues)| dues.len()).sum();
@@ -362,7 +373,7 @@ mod tests {
     /// Slices of one batch, due in 10 ms.
     fn slices() -> (Timestamp, Vec<Slice>) {
         let bench = Bench::new(no_plan());
-        let held = bench.holdings.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
+        let held = bench.in_flight.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
         (Timestamp::from_micros(START + 10_000), slices_of(&held, MILLISECOND))
     }
 
@@ -414,7 +425,7 @@ mod tests {
                     let id = TaskId::new(Timestamp::from_micros(START + due * 1_000), Shard::new(0), *random);
                     push(&mut builder, id);
                 }
-                let held = bench.holdings.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+                let held = bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
                 for slice in slices_of(&held, bench.plan.precision) {
                     prop_assert!(near.keep(slice, None).is_none());
                 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{TaskId, Timestamp};
-use crate::node::in_flight::batches::Held;
+use crate::node::in_flight::batches::InFlightBatch;
 
 /// A due millisecond of a batch: tasks `order[position..end]`.
 #[derive(Debug)]
 pub(super) struct Slice {
     pub(super) due_at: Timestamp,
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<InFlightBatch>,
     pub(super) order: Arc<[u32]>,
     pub(super) position: usize,
     pub(super) end: usize,
@@ -23,14 +23,14 @@ impl Slice {
     }
 
     /// One task of a batch, by its place in it.
-    pub(super) fn of_one(held: Arc<Held>, index: u32) -> Self {
+    pub(super) fn of_one(held: Arc<InFlightBatch>, index: u32) -> Self {
         let due_at = held.batch.due_at(place(index));
         Self { due_at, held, order: Arc::new([index]), position: 0, end: 1 }
     }
 }
 
 /// Cuts a batch into slices of one `precision` each, in due order.
-pub(super) fn slices_of(held: &Arc<Held>, precision: Duration) -> Vec<Slice> {
+pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<Slice> {
     let batch = &held.batch;
     let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
     order.sort_by_key(|index| batch.id_of(place(*index)));

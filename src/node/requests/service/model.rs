@@ -1,4 +1,5 @@
-//! A service without servers, for tests of the API: tasks live in memory and are never published. What it answers depends on the topic.
+//! A service without servers, for tests of the API: tasks live in memory and are never published.
+//! What it answers depends on the topic.
 //!
 //! | topic | answer |
 //! |---|---|
@@ -23,8 +24,8 @@ use crate::domain::{
     TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Lack, Missing, NodeView, ParkedTopic, Placed, Refusal,
-    Trouble, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Requirement, NotReady, NodeView, UnavailableTopic, Placed, Refusal,
+    Unavailable, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -62,7 +63,7 @@ impl Model {
             "compacted" if draft.record.key.is_none() => return Err(Refusal::NoKey),
             "bad" => return Err(Refusal::BadValue { reason }),
             "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
-            "away" => return Err(Refusal::Unavailable { reason }),
+            "away" => return Err(Refusal::ServerAway { reason }),
             "lost" => return Err(Refusal::Unknown { reason }),
             "leaving" => return Err(Refusal::Draining),
             topic => assert!(topic != "panic", "this topic is for a test of panics"),
@@ -138,14 +139,14 @@ impl Model {
         lock(&self.tasks).iter_mut().filter(is_before).for_each(|task| task.replaced_by = Some(last));
     }
 
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Trouble> {
+    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
         match self.named(topic, name) {
             Some(id) => self.look_up(id).await,
             None => Ok(None),
         }
     }
 
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Trouble> {
+    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
         match self.named(topic, name) {
             Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
             Some(id) => self.cancel(id).await,
@@ -153,7 +154,7 @@ impl Model {
         }
     }
 
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Trouble> {
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
             return Ok(Verdict::NotFound);
@@ -161,19 +162,20 @@ impl Model {
         if task.state == TaskState::Scheduled {
             task.state = TaskState::Cancelled;
         }
-        Verdict::of_look(Some(task.clone())).ok_or_else(|| Trouble::Unavailable { reason: "never in a model".to_owned() })
+        Verdict::of_look(Some(task.clone())).ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
     }
 
-    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
     }
 
-    /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a submit gets there.
-    fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Trouble> {
+    /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a
+    /// submit gets there.
+    fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Unavailable> {
         let reason = "this topic is for tests of outages".to_owned();
         match selection.topic.as_ref().map(TopicName::as_str) {
-            Some("away") => return Err(Trouble::Unavailable { reason }),
-            Some("lost") => return Err(Trouble::Unknown { reason }),
+            Some("away") => return Err(Unavailable::ServerAway { reason }),
+            Some("lost") => return Err(Unavailable::Unknown { reason }),
             _ => {}
         }
         let ids = selection.ids();
@@ -187,7 +189,7 @@ impl Model {
         Ok(tasks)
     }
 
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Trouble> {
+    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
         let state = match list {
             List::Tasks => TaskState::Scheduled,
             List::DeadLetters => TaskState::Dead,
@@ -200,7 +202,7 @@ impl Model {
         Ok(Page { tasks, next })
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Trouble> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
         let selection = Selection { topic: topic.cloned(), ..Selection::default() };
         let tasks = self.selected(&selection, TaskState::Scheduled)?;
         let figure = |count: usize| Figure { task_count: u64::try_from(count).unwrap_or(u64::MAX), is_exact: true };
@@ -231,7 +233,7 @@ impl Model {
         }
     }
 
-    fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Trouble> {
+    fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Unavailable> {
         let tasks = self.selected(&bulk.selection(), from)?;
         for task in tasks.iter().filter(|_task| !bulk.is_dry_run) {
             self.set_state(task.id, to);
@@ -239,15 +241,15 @@ impl Model {
         Ok(BulkDone { task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
     }
 
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
     }
 
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.all(bulk, TaskState::Dead, TaskState::Scheduled)
     }
 
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let mut tasks = lock(&self.tasks);
         let task = tasks.iter_mut().find(|task| task.id == id && task.state == TaskState::Dead);
         Ok(task.map(|task| {
@@ -257,7 +259,7 @@ impl Model {
         }))
     }
 
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Trouble> {
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
         if !bulk.is_dry_run {
             lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
@@ -265,7 +267,7 @@ impl Model {
         Ok(BulkDone { task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
     }
 
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Trouble> {
+    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let mut tasks = lock(&self.tasks);
         let index = tasks.iter().position(|task| task.id == id && task.state == TaskState::Dead);
         Ok(index.map(|index| tasks.remove(index)))
@@ -293,10 +295,10 @@ impl Model {
             leaf: Duration::from_secs(900),
             nodes: vec![node],
             backlog: None,
-            parked_topics: vec![ParkedTopic {
+            unavailable_topics: vec![UnavailableTopic {
                 topic: TopicName::stored("away"),
                 is_gone: false,
-                parked_for: Duration::from_secs(12),
+                unavailable_for: Duration::from_secs(12),
                 reason: Some("Broker: Not enough in-sync replicas".to_owned()),
             }],
             is_throttled: false,
@@ -304,8 +306,8 @@ impl Model {
         }
     }
 
-    pub fn missing(&self) -> Vec<Missing> {
-        let draining = Missing { what: Lack::Draining, why: "the node is about to leave".to_owned() };
+    pub fn missing(&self) -> Vec<NotReady> {
+        let draining = NotReady { what: Requirement::Draining, why: "the node is about to leave".to_owned() };
         if self.is_draining() { vec![draining] } else { Vec::new() }
     }
 

@@ -1,4 +1,5 @@
-//! Cancels the task of a name, if it is one that is meant: what is allowed is decided under the lock of the entry.
+//! Cancels the task of a name, if it is one that is meant: what is allowed is decided under the
+//! lock of the entry.
 
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -13,7 +14,8 @@ use crate::postgres::tasks::names::Entry;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Withdrawal {
     Cancelled(Box<TaskView>),
-    /// Nothing was changed: the precondition allows it, but the task is claimed, perhaps sent, or final; a look-up tells.
+    /// Nothing was changed: the precondition allows it, but the task is claimed, perhaps sent, or
+    /// final; a look-up tells.
     Gone(Entry),
     /// Nothing was changed: the name stands for a task that the precondition does not allow.
     Unmet(Entry),
@@ -25,7 +27,8 @@ impl Replaces {
     /// Cancels the task that a name stands for, if `condition` allows it.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error nothing has changed.
+    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error
+    /// nothing has changed.
     pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Error> {
         let statement = async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
         self.pool.run("cancel a task by its name", statement).await

@@ -56,7 +56,7 @@ impl Effect {
 
 /// `S` holds the values that a repeated settle needs.
 #[derive(Debug)]
-pub struct Books<S> {
+pub struct BatchRegistry<S> {
     entries: HashMap<BatchId, Entry>,
     /// Settles that are not yet known to be durable. A batch is either here or in `entries`, never
     /// in both.
@@ -74,13 +74,13 @@ pub struct Comparison<S> {
     pub undone: Vec<(BatchId, S)>,
 }
 
-impl<S> Default for Books<S> {
+impl<S> Default for BatchRegistry<S> {
     fn default() -> Self {
         Self { entries: HashMap::new(), settled: HashMap::new() }
     }
 }
 
-impl<S: Clone> Books<S> {
+impl<S: Clone> BatchRegistry<S> {
     /// Enters a batch that a statement is about to create or fetch. Returns false when the batch is
     /// known already.
     pub fn ask_for(&mut self, batch: BatchId) -> bool {
@@ -224,34 +224,34 @@ mod tests {
 
     #[test]
     fn a_batch_is_unknown_unless_it_was_asked_for_or_is_held() {
-        let mut books: Books<()> = Books::default();
-        assert!(books.ask_for(batch(1)));
-        assert!(!books.ask_for(batch(1)), "nobody asks twice");
-        books.hold(batch(2));
-        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(5)).unknown, [batch(3)]);
-        books.forget(batch(1));
-        assert_eq!(books.compare(&[batch(1)], at(5)).unknown, [batch(1)]);
-        assert!(!books.has_asked());
+        let mut registry: BatchRegistry<()> = BatchRegistry::default();
+        assert!(registry.ask_for(batch(1)));
+        assert!(!registry.ask_for(batch(1)), "nobody asks twice");
+        registry.hold(batch(2));
+        assert_eq!(registry.compare(&[batch(1), batch(2), batch(3)], at(5)).unknown, [batch(3)]);
+        registry.forget(batch(1));
+        assert_eq!(registry.compare(&[batch(1)], at(5)).unknown, [batch(1)]);
+        assert!(!registry.has_asked());
     }
 
     #[test]
     fn a_settle_that_was_answered_before_the_question_and_is_not_there_was_undone() {
-        let mut books = Books::default();
-        books.settled(batch(1), 'a', Effect::Certain, at(4));
-        books.settled(batch(2), 'b', Effect::Perhaps, at(6));
-        assert_eq!(books.compare(&[batch(1), batch(2)], at(5)).undone, [(batch(1), 'a')]);
-        books.settled_again(batch(1), at(7));
-        assert!(books.compare(&[batch(1)], at(5)).undone.is_empty());
+        let mut registry = BatchRegistry::default();
+        registry.settled(batch(1), 'a', Effect::Certain, at(4));
+        registry.settled(batch(2), 'b', Effect::Perhaps, at(6));
+        assert_eq!(registry.compare(&[batch(1), batch(2)], at(5)).undone, [(batch(1), 'a')]);
+        registry.settled_again(batch(1), at(7));
+        assert!(registry.compare(&[batch(1)], at(5)).undone.is_empty());
     }
 
     #[test]
     fn a_settle_is_forgotten_when_a_later_heartbeat_was_answered_and_it_was_not_seen_undone() {
-        let mut books = Books::default();
+        let mut registry = BatchRegistry::default();
         for (number, second) in [(1, 1), (2, 2), (3, 3)] {
-            books.settled(batch(number), (), Effect::Certain, at(second));
+            registry.settled(batch(number), (), Effect::Certain, at(second));
         }
-        books.durable_until(at(3), &HashSet::from([batch(2)]));
-        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(9)).unknown, [batch(1)]);
+        registry.durable_until(at(3), &HashSet::from([batch(2)]));
+        assert_eq!(registry.compare(&[batch(1), batch(2), batch(3)], at(9)).unknown, [batch(1)]);
     }
 
     #[test]
@@ -259,26 +259,26 @@ mod tests {
         for (took_effect, is_in_doubt, is_remembered) in
             [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
         {
-            let mut books = Books::default();
-            books.hold(batch(1));
-            books.settled(batch(1), 'a', Effect::of(took_effect, is_in_doubt), at(4));
-            let comparison = books.compare(&[batch(1)], at(5));
+            let mut registry = BatchRegistry::default();
+            registry.hold(batch(1));
+            registry.settled(batch(1), 'a', Effect::of(took_effect, is_in_doubt), at(4));
+            let comparison = registry.compare(&[batch(1)], at(5));
             assert_eq!((comparison.undone.len(), comparison.unknown.len()), if is_remembered { (1, 0) } else { (0, 1) });
-            assert_eq!(books.ask_for(batch(1)), !is_remembered, "it may come back");
+            assert_eq!(registry.ask_for(batch(1)), !is_remembered, "it may come back");
         }
     }
 
     #[test]
     fn what_was_settled_before_it_was_adopted_is_loaded_anew() {
-        let mut books = Books::default();
-        books.settled(batch(1), 'a', Effect::Certain, at(4));
-        books.hold(batch(2));
-        books.adopted(batch(1));
-        books.adopted(batch(2));
-        assert!(books.compare(&[batch(1)], at(5)).undone.is_empty(), "another may have published it since");
-        assert_eq!(books.settled_count(), 0);
-        assert!(books.ask_for(batch(1)), "it is to be loaded");
-        assert!(!books.ask_for(batch(2)), "it is held");
+        let mut registry = BatchRegistry::default();
+        registry.settled(batch(1), 'a', Effect::Certain, at(4));
+        registry.hold(batch(2));
+        registry.adopted(batch(1));
+        registry.adopted(batch(2));
+        assert!(registry.compare(&[batch(1)], at(5)).undone.is_empty(), "another may have published it since");
+        assert_eq!(registry.settled_count(), 0);
+        assert!(registry.ask_for(batch(1)), "it is to be loaded");
+        assert!(!registry.ask_for(batch(2)), "it is held");
     }
 
     #[test]
@@ -291,15 +291,15 @@ mod tests {
 
     #[test]
     fn what_is_answered_after_a_doubt_is_declined_once_and_looked_for() {
-        let mut books = Books::<()>::default();
-        assert!(books.ask_for(batch(1)));
-        books.hold(batch(2));
-        books.doubt();
-        assert!(books.ask_for(batch(3)), "asked for since");
-        assert!(books.has_asked() && books.compare(&[batch(1)], at(1)).unknown.is_empty(), "its answer may be on its way");
-        assert_eq!([1, 2, 3].map(|number| books.decline(batch(number))), [true, false, false]);
-        assert_eq!(books.compare(&[batch(1), batch(2), batch(3)], at(1)).unknown, [batch(1)]);
-        assert!(books.ask_for(batch(1)) && !books.decline(batch(1)), "it was found again");
+        let mut registry = BatchRegistry::<()>::default();
+        assert!(registry.ask_for(batch(1)));
+        registry.hold(batch(2));
+        registry.doubt();
+        assert!(registry.ask_for(batch(3)), "asked for since");
+        assert!(registry.has_asked() && registry.compare(&[batch(1)], at(1)).unknown.is_empty(), "its answer may be on its way");
+        assert_eq!([1, 2, 3].map(|number| registry.decline(batch(number))), [true, false, false]);
+        assert_eq!(registry.compare(&[batch(1), batch(2), batch(3)], at(1)).unknown, [batch(1)]);
+        assert!(registry.ask_for(batch(1)) && !registry.decline(batch(1)), "it was found again");
     }
 
     #[test]

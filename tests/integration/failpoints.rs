@@ -1,5 +1,6 @@
-//! The program aborts between two steps that belong together, at every such point that it knows (`punctual::failpoint`). Another node takes over, or one is
-//! started again; nothing is lost, each task ends once, and only what the dead one had claimed and not settled may be there twice.
+//! The program aborts between two steps that belong together, at every such point that it knows
+//! (`punctual::failpoint`). Another node takes over, or one is started again; nothing is lost, each
+//! task ends once, and only what the dead one had claimed and not settled may be there twice.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, Shard, TaskId, Timestamp};
-use punctual::failpoint::Point;
+use punctual::failpoint::Failpoint;
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::partitions::create;
 use punctual::postgres::{Connection, Settings};
@@ -55,27 +56,27 @@ enum Story {
     Cancel,
 }
 
-type Case = (Point, u32, Story);
+type Case = (Failpoint, u32, Story);
 
 /// Every point, when to die there, and what leads to it.
 const CASES: [Case; 17] = [
-    (Point::FarChunkMoved, 1, Story::Move),
-    (Point::LeafTruncated, 1, Story::Retire),
-    (Point::LeafDetached, 1, Story::Retire),
-    (Point::BatchAdopted, 1, Story::Adopt),
-    (Point::BatchLoaded, 1, Story::Adopt),
-    (Point::ClaimCommitted, 1, Story::Publish),
-    (Point::RecordHandedOver, 20, Story::Publish),
-    (Point::LastAcknowledged, 1, Story::Publish),
-    (Point::SettleReady, 1, Story::Publish),
-    (Point::SettleAnswered, 1, Story::Publish),
-    (Point::InsertCommitted, 1, Story::Submit),
-    (Point::InsertCommitted, 1, Story::SubmitNamed),
-    (Point::NameLocked, 1, Story::Replace),
-    (Point::NameTakenOut, 1, Story::Replace),
-    (Point::NameReplaced, 1, Story::Replace),
-    (Point::FarCancelled, 1, Story::Cancel),
-    (Point::CancelCommitted, 1, Story::Cancel),
+    (Failpoint::FarChunkMoved, 1, Story::Move),
+    (Failpoint::LeafTruncated, 1, Story::Retire),
+    (Failpoint::LeafDetached, 1, Story::Retire),
+    (Failpoint::BatchAdopted, 1, Story::Adopt),
+    (Failpoint::BatchLoaded, 1, Story::Adopt),
+    (Failpoint::ClaimCommitted, 1, Story::Publish),
+    (Failpoint::RecordHandedOver, 20, Story::Publish),
+    (Failpoint::LastAcknowledged, 1, Story::Publish),
+    (Failpoint::SettleReady, 1, Story::Publish),
+    (Failpoint::SettleAnswered, 1, Story::Publish),
+    (Failpoint::InsertCommitted, 1, Story::Submit),
+    (Failpoint::InsertCommitted, 1, Story::SubmitNamed),
+    (Failpoint::NameLocked, 1, Story::Replace),
+    (Failpoint::NameTakenOut, 1, Story::Replace),
+    (Failpoint::NameReplaced, 1, Story::Replace),
+    (Failpoint::FarCancelled, 1, Story::Cancel),
+    (Failpoint::CancelCommitted, 1, Story::Cancel),
 ];
 
 #[test]
@@ -90,15 +91,16 @@ fn a_node_that_dies_at_any_point_is_taken_over_and_nothing_is_lost() {
 
 #[test]
 fn there_is_a_case_for_every_point() {
-    for point in Point::ALL {
+    for point in Failpoint::ALL {
         assert!(CASES.iter().any(|(staged, _, _)| *staged == *point), "{point:?}");
     }
 }
 
-/// Runs all cases, some at a time, and fails with the names of those that failed; what each of them has to say stands before.
+/// Runs all cases, some at a time, and fails with the names of those that failed; what each of them
+/// has to say stands before.
 fn all_cases(heir: Heir) {
-    // One alone, to look at it: KILL_POINT=LeafDetached.
-    let wanted = std::env::var("KILL_POINT").ok();
+    // One alone, to look at it: FAILPOINT=LeafDetached.
+    let wanted = std::env::var("FAILPOINT").ok();
     let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
     let (left, failed) = (Mutex::new(CASES.into_iter().rev().filter(is_wanted).collect::<Vec<_>>()), Mutex::new(Vec::new()));
     let next = || left.lock().unwrap().pop();
@@ -139,7 +141,7 @@ async fn run((point, times, story): Case, heir: Heir) {
 }
 
 struct Stage {
-    point: Point,
+    point: Failpoint,
     kill_at: String,
     heir: Heir,
     cluster: Cluster,
@@ -149,7 +151,7 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new(point: Point, times: u32, heir: Heir) -> Self {
+    async fn new(point: Failpoint, times: u32, heir: Heir) -> Self {
         let wishes = Wishes { leaf: "4s", horizon: "20s", ..Wishes::default() };
         let cluster = Cluster::with(point.name(), wishes).await;
         let topic = cluster.topic("orders").await;
@@ -171,9 +173,9 @@ impl Stage {
         assert_eq!(findings.dead, NONE);
         assert!(duplicates.is_subset(&claimed), "twice without having been in flight: {:?}", duplicates.difference(&claimed));
         match self.point {
-            Point::ClaimCommitted => assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}"),
+            Failpoint::ClaimCommitted => assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}"),
             // Kafka had said so, nobody had written it down.
-            Point::LastAcknowledged | Point::SettleReady => assert!(!duplicates.is_empty()),
+            Failpoint::LastAcknowledged | Failpoint::SettleReady => assert!(!duplicates.is_empty()),
             _ => {}
         }
     }
@@ -213,7 +215,7 @@ impl Stage {
     /// One node dies with claimed tasks; the one that adopts them dies as well.
     async fn adopt(&self) {
         let heir = self.heir_beforehand().await;
-        let first = self.cluster.spawn_to_die_at(Point::ClaimCommitted.name());
+        let first = self.cluster.spawn_to_die_at(Failpoint::ClaimCommitted.name());
         let mut first = ready(first).await;
         self.ledger_submit(first.api(), DUE_AFTER_MS).await;
         let mut claimed = self.await_death(&mut first).await;
@@ -225,7 +227,8 @@ impl Stage {
         self.finish(heir, &claimed).await;
     }
 
-    /// A row slips into a leaf of the past while nobody looks after it; it must not go with its leaf.
+    /// A row slips into a leaf of the past while nobody looks after it; it must not go with its
+    /// leaf.
     async fn retire(&self) {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
@@ -262,7 +265,7 @@ impl Stage {
     async fn replace(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
-        let delay = if self.point == Point::NameTakenOut { "2h" } else { "30s" };
+        let delay = if self.point == Failpoint::NameTakenOut { "2h" } else { "30s" };
         let first = victim.api().submit(&self.numbered(0, json!({ "delay": delay, "name": "n" }))).await;
         self.ledger.accept(&first, None);
         let path = format!("/v1/topics/{}/tasks/n", self.topic);
@@ -324,12 +327,13 @@ impl Stage {
         }
     }
 
-    /// So that what only one of them does is done by the one that is to die. Not in the middle of its own upkeep: it would keep the others from theirs.
+    /// So that what only one of them does is done by the one that is to die. Not in the middle of
+    /// its own maintenance: it would keep the others from theirs.
     async fn freeze(&self, heir: Option<&Node>) {
         let Some(heir) = heir else { return };
         let locks = "select count(*) from pg_locks where locktype = 'advisory'
             and database = (select oid from pg_database where datname = current_database())";
-        eventually("the heir is frozen between two rounds of upkeep", DEADLINE, async || {
+        eventually("the heir is frozen between two rounds of maintenance", DEADLINE, async || {
             heir.freeze();
             let is_between = self.number(locks).await == 0;
             if !is_between {
@@ -344,7 +348,8 @@ impl Stage {
     async fn await_death(&self, victim: &mut Node) -> HashSet<Uuid> {
         let status = victim.wait_exit(DEADLINE).await;
         assert_eq!(status.signal(), Some(SIGABRT), "{}", victim.log());
-        // Of this life's unsettled batches, before anybody adopts them; a claim that was under way comes to its end at once.
+        // Of this life's unsettled batches, before anybody adopts them; a claim that was under way
+        // comes to its end at once.
         let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
             join heartbeat h on h.node = b.owner and h.name = $1 where b.settled_at is null";
         let ids = sqlx::query_scalar::<_, Uuid>(query).bind(&victim.name).fetch_all(&self.cluster.sql).await.unwrap();

@@ -13,18 +13,18 @@ use super::{TaskId, Timestamp, ids};
 
 /// The width class of a batch, as stored in `execlog_batch`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Span(u8);
+pub struct WidthClass(u8);
 
 /// The lowest and the highest id of a batch, and its width class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
-    pub span: Span,
+    pub width_class: WidthClass,
     pub from: TaskId,
     /// Inclusive.
     pub to: TaskId,
 }
 
-impl Span {
+impl WidthClass {
     /// 4^16 ms are 49 days, more than a leaf, a horizon or a usual backlog. Wider batches are of
     /// this class, too; a look-up searches them from the beginning of time.
     pub const WIDEST: Self = Self(16);
@@ -34,7 +34,7 @@ impl Span {
     }
 
     fn of_width(width: Duration) -> Self {
-        Self::all().find(|span| width <= span.width()).unwrap_or(Self::WIDEST)
+        Self::all().find(|width_class| width <= width_class.width()).unwrap_or(Self::WIDEST)
     }
 
     /// Returns the maximum distance between due times in a batch of this class.
@@ -56,7 +56,7 @@ impl Reach {
     /// Returns `None` when there are no ids.
     pub fn of(ids: impl Iterator<Item = TaskId> + Clone) -> Option<Self> {
         let (from, to) = (ids.clone().min()?, ids.max()?);
-        Some(Self { span: Span::of_width(to.due_at().since(from.due_at())), from, to })
+        Some(Self { width_class: WidthClass::of_width(to.due_at().since(from.due_at())), from, to })
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
                 .collect();
             let reach = Reach::of(ids.iter().copied()).unwrap();
             for id in ids {
-                prop_assert!(reach.span.lowest_start(id) <= reach.from.uuid());
+                prop_assert!(reach.width_class.lowest_start(id) <= reach.from.uuid());
                 prop_assert!(reach.from <= id && id <= reach.to);
             }
         }
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn a_batch_within_a_millisecond_is_of_the_first_class() {
         let id = |ms| TaskId::new(Timestamp::from_millis(ms), Shard::new(0), 0);
-        let span = |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().span.as_smallint();
-        assert_eq!([span(0), span(1), span(2), span(4), span(5), span(900_000), span(i64::MAX >> 15)], [0, 0, 1, 1, 2, 10, 16]);
+        let width_class = |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().width_class.as_smallint();
+        assert_eq!([width_class(0), width_class(1), width_class(2), width_class(4), width_class(5), width_class(900_000), width_class(i64::MAX >> 15)], [0, 0, 1, 1, 2, 10, 16]);
         assert_eq!(Reach::of(std::iter::empty()), None);
     }
 }

@@ -1,8 +1,10 @@
 //! What became of a record, and which of librdkafka's error codes means what.
 //!
-//! librdkafka keeps for each record whether it may have been written, but its Rust binding does not show it: the codes must do. What they cannot tell:
-//! a record whose first attempt lost its connection goes back to the queue, and is then purged or timed out *in the queue* although it may stand in
-//! the topic. Only a record without a partition has certainly never left. So doubt is the default, and every other answer is a line in a list.
+//! librdkafka keeps for each record whether it may have been written, but its Rust binding does not
+//! show it: the codes must do. What they cannot tell: a record whose first attempt lost its
+//! connection goes back to the queue, and is then purged or timed out *in the queue* although it
+//! may stand in the topic. Only a record without a partition has certainly never left. So doubt is
+//! the default, and every other answer is a line in a list.
 
 use std::fmt;
 
@@ -13,15 +15,15 @@ use crate::domain::{Failure, Receipt};
 
 /// The end of one send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct DeliveryReport {
     /// What the sender gave with the record.
-    pub ticket: usize,
-    pub fate: Fate,
+    pub correlation_id: usize,
+    pub outcome: DeliveryOutcome,
 }
 
 /// What became of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum DeliveryOutcome {
     Acknowledged(Receipt),
     Failed(Failed),
 }
@@ -35,7 +37,8 @@ pub struct Failed {
     pub maybe_sent: bool,
 }
 
-/// Why [`super::Producer::send`] did not take a record. It is not in the producer, and no report will come.
+/// Why [`super::Producer::send`] did not take a record. It is not in the producer, and no report
+/// will come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
     /// A bound of the producer is reached: wait for reports.
@@ -65,11 +68,13 @@ impl fmt::Debug for Reason {
     }
 }
 
-impl Fate {
+impl DeliveryOutcome {
     /// Of a record that librdkafka calls delivered.
     ///
-    /// Without an offset it is not: the broker has answered that it knows the sequence number already, and librdkafka takes that for a success. In a topic
-    /// that was deleted and made again the number is known from other records, and this one is not there (seen: two of 5,000, lost).
+    /// Without an offset it is not: the broker has answered that it knows the sequence number
+    /// already, and librdkafka takes that for a success. In a topic that was deleted and made again
+    /// the number is known from other records, and this one is not there (seen: two of 5,000,
+    /// lost).
     pub(super) fn of_success(receipt: Receipt) -> Self {
         if receipt.offset >= 0 {
             Self::Acknowledged(receipt)
@@ -78,7 +83,8 @@ impl Fate {
         }
     }
 
-    /// Of a record that a producer of `mode` had taken in, and that failed with `code` on `partition` (negative: it had none yet).
+    /// Of a record that a producer of `mode` had taken in, and that failed with `code` on
+    /// `partition` (negative: it had none yet).
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
         let has_partition = partition >= 0;
@@ -143,7 +149,8 @@ enum Meaning {
     BadName,
     /// The topic is not ours to write to, at present.
     Forbidden,
-    /// The topic, its partition or the cluster does not take records at present, and did not take this attempt.
+    /// The topic, its partition or the cluster does not take records at present, and did not take
+    /// this attempt.
     NotNow,
     /// It may have been written.
     Doubt,
@@ -176,9 +183,11 @@ impl Meaning {
             | Code::KafkaStorageError
             | Code::PolicyViolation
             | Code::UnsupportedCompressionType
-            // The clocks of Postgres and of the broker are too far apart: the next attempt has another time.
+            // The clocks of Postgres and of the broker are too far apart: the next attempt has
+            // another time.
             | Code::InvalidTimestamp
-            // Of the broker or the cluster. A right that the whole producer lacks is an operator's mistake: nobody's task may die of it.
+            // Of the broker or the cluster. A right that the whole producer lacks is an operator's
+            // mistake: nobody's task may die of it.
             | Code::BrokerNotAvailable
             | Code::ThrottlingQuotaExceeded
             | Code::ClusterAuthorizationFailed
@@ -187,8 +196,8 @@ impl Meaning {
             | Code::Authentication
             | Code::InvalidRequiredAcks
             | Code::UnsupportedVersion => Self::NotNow,
-            // Timed out, purged, connection lost, sequence lost, appended but not replicated (NotEnoughReplicasAfterAppend), fatal, and whatever a
-            // later librdkafka adds.
+            // Timed out, purged, connection lost, sequence lost, appended but not replicated
+            // (NotEnoughReplicasAfterAppend), fatal, and whatever a later librdkafka adds.
             _ => Self::Doubt,
         }
     }
@@ -198,24 +207,24 @@ impl Meaning {
 mod tests {
     use super::*;
 
-    fn fate(code: Code) -> Fate {
-        Fate::of_report(code, Mode::Together, 0)
+    fn outcome(code: Code) -> DeliveryOutcome {
+        DeliveryOutcome::of_report(code, Mode::Together, 0)
     }
 
-    fn failed(failure: Failure, code: Code) -> Fate {
-        Fate::Failed(Failed::certain(failure, Reason(code)))
+    fn failed(failure: Failure, code: Code) -> DeliveryOutcome {
+        DeliveryOutcome::Failed(Failed::certain(failure, Reason(code)))
     }
 
-    fn unknown(code: Code) -> Fate {
-        Fate::Failed(Failed { failure: Failure::Unknown, reason: Reason(code), maybe_sent: true })
+    fn unknown(code: Code) -> DeliveryOutcome {
+        DeliveryOutcome::Failed(Failed { failure: Failure::Unknown, reason: Reason(code), maybe_sent: true })
     }
 
     #[test]
     fn a_success_without_an_offset_is_none() {
         let receipt = |offset| Receipt { partition: 0, offset, published_at: crate::domain::Timestamp::from_millis(1) };
-        assert_eq!(Fate::of_success(receipt(0)), Fate::Acknowledged(receipt(0)));
+        assert_eq!(DeliveryOutcome::of_success(receipt(0)), DeliveryOutcome::Acknowledged(receipt(0)));
         // RD_KAFKA_OFFSET_INVALID
-        assert_eq!(Fate::of_success(receipt(-1001)), unknown(Code::DuplicateSequenceNumber));
+        assert_eq!(DeliveryOutcome::of_success(receipt(-1001)), unknown(Code::DuplicateSequenceNumber));
     }
 
     #[test]
@@ -237,40 +246,40 @@ mod tests {
             Code::Fatal,
             Code::Unknown,
         ] {
-            assert_eq!(fate(code), unknown(code));
+            assert_eq!(outcome(code), unknown(code));
         }
     }
 
     #[test]
     fn a_record_without_a_partition_has_never_left() {
         for code in [Code::PurgeQueue, Code::MessageTimedOut, Code::Fatal] {
-            assert_eq!(Fate::of_report(code, Mode::Together, -1), failed(Failure::NotSent, code));
+            assert_eq!(DeliveryOutcome::of_report(code, Mode::Together, -1), failed(Failure::NotSent, code));
         }
-        let unknown_topic = Fate::of_report(Code::UnknownTopic, Mode::Together, -1);
+        let unknown_topic = DeliveryOutcome::of_report(Code::UnknownTopic, Mode::Together, -1);
         assert_eq!(unknown_topic, failed(Failure::Unavailable, Code::UnknownTopic));
     }
 
     #[test]
     fn a_refused_batch_condemns_nobody_and_a_refused_record_is_refused() {
         for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord] {
-            assert_eq!(fate(code), failed(Failure::BatchRefused, code));
-            assert_eq!(Fate::of_report(code, Mode::Alone, 0), failed(Failure::RefusedForGood, code));
+            assert_eq!(outcome(code), failed(Failure::BatchRefused, code));
+            assert_eq!(DeliveryOutcome::of_report(code, Mode::Alone, 0), failed(Failure::RefusedForGood, code));
             let refused = Failed::certain(Failure::RefusedForGood, Reason(code));
             assert_eq!(SendError::of_send(code), SendError::Failed(refused));
         }
-        assert_eq!(fate(Code::InvalidDifferentRecord), failed(Failure::BatchRefused, Code::InvalidDifferentRecord));
+        assert_eq!(outcome(Code::InvalidDifferentRecord), failed(Failure::BatchRefused, Code::InvalidDifferentRecord));
     }
 
     #[test]
     fn a_right_that_is_missing_condemns_no_record_at_once() {
         let of_the_topic = Code::TopicAuthorizationFailed;
-        assert_eq!(fate(of_the_topic), failed(Failure::Forbidden, of_the_topic));
+        assert_eq!(outcome(of_the_topic), failed(Failure::Forbidden, of_the_topic));
         assert_eq!(
             SendError::of_send(of_the_topic),
             SendError::Failed(Failed::certain(Failure::Forbidden, Reason(of_the_topic)))
         );
-        assert_eq!(fate(Code::InvalidTopic), failed(Failure::RefusedForGood, Code::InvalidTopic));
-        let Fate::Failed(of_all) = fate(Code::ClusterAuthorizationFailed) else { panic!("no failure") };
+        assert_eq!(outcome(Code::InvalidTopic), failed(Failure::RefusedForGood, Code::InvalidTopic));
+        let DeliveryOutcome::Failed(of_all) = outcome(Code::ClusterAuthorizationFailed) else { panic!("no failure") };
         assert_eq!(of_all.failure, Failure::Unavailable);
     }
 

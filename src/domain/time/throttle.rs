@@ -6,12 +6,12 @@ use crate::domain::Monotonic;
 
 /// Lets one event through per interval.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct Throttle {
     every: Duration,
     last_at: Option<Monotonic>,
 }
 
-impl Seldom {
+impl Throttle {
     pub const fn new(every: Duration) -> Self {
         Self { every, last_at: None }
     }
@@ -37,11 +37,11 @@ mod tests {
 
     #[test]
     fn one_is_let_through_in_so_long_and_at_once_after_a_reset() {
-        let mut seldom = Seldom::new(Duration::from_secs(30));
+        let mut throttle = Throttle::new(Duration::from_secs(30));
         let at = |second| Monotonic::from_start(Duration::from_secs(second));
-        assert!(!seldom.reset());
-        assert_eq!([0, 29, 30, 31, 60].map(|second| seldom.lets_through(at(second))), [true, false, true, false, true]);
-        assert!(seldom.reset() && !seldom.reset());
-        assert!(seldom.lets_through(at(61)));
+        assert!(!throttle.reset());
+        assert_eq!([0, 29, 30, 31, 60].map(|second| throttle.lets_through(at(second))), [true, false, true, false, true]);
+        assert!(throttle.reset() && !throttle.reset());
+        assert!(throttle.lets_through(at(61)));
     }
 }
