@@ -1,4 +1,5 @@
-//! Tells the program which commit it was built from: `PUNCTUAL_COMMIT` when it is set (a build without its repository), else what git says, else `unknown`.
+//! Tells the program which commit it was built from: `PUNCTUAL_COMMIT` when it is set (a build
+//! without its repository), otherwise the answer of git, otherwise `unknown`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PUNCTUAL_COMMIT");
-    // Only what exists: a missing file would be taken for changed at every build.
+    // Only existing files are watched: cargo would treat a missing file as changed at every build.
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().map(str::to_owned).chain(git(&["symbolic-ref", "-q", "HEAD"])) {
         if let Some(path) = git(&["rev-parse", "--git-path", &name])
             && Path::new(&path).exists()
@@ -23,7 +24,7 @@ fn given() -> Option<String> {
     std::env::var("PUNCTUAL_COMMIT").ok().filter(|commit| !commit.trim().is_empty())
 }
 
-/// What git answers, in one line; `None` without git or without a repository.
+/// Returns the answer of git, which is one line, or `None` without git or without a repository.
 fn git(words: &[&str]) -> Option<String> {
     let output = Command::new("git").args(words).output().ok().filter(|output| output.status.success())?;
     let line = String::from_utf8(output.stdout).ok()?.trim().to_owned();

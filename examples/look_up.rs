@@ -1,8 +1,7 @@
-//! Measures how long it takes to look up a task that has fired: docs/decisions/0002 has the
-//! figures.
+//! Measures the time to look up a task that has fired. docs/decisions/0002 has the figures.
 //!
-//! `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions: 10]` makes
-//! a database of its own, fills it, measures, drops it.
+//! Usage: `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions:
+//! 10]`. The program creates its own database, fills it, measures, and drops it.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 #![expect(clippy::unwrap_used, reason = "a measurement that fails says so and ends")]
 #![expect(clippy::as_conversions, reason = "random numbers and percentiles")]
@@ -24,14 +23,14 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 
 const HOUR: i64 = 3_600_000;
-const BATCH_COLUMNS: &str = "batch, owner, claimed_at, settled_at, task_count, ids, first_ids, attempts, span, id_from, id_to, topic_names, outcomes, \
+const BATCH_COLUMNS: &str = "batch, owner, claimed_at, settled_at, task_count, ids, first_ids, attempts, width_class, id_from, id_to, topic_names, outcomes, \
                              partitions, offsets, published_ats, next_ids";
 
-/// One batch to be written.
+/// A batch to be written.
 struct Batch {
     claimed_at: i64,
     rows: Vec<(TaskId, Option<TaskId>, i16)>,
-    /// Follow-ups, when all of the batch is deferred.
+    /// Ids of the follow-ups, when the whole batch is deferred.
     next: Vec<TaskId>,
 }
 
@@ -104,7 +103,7 @@ const fn loader_span() -> i64 {
 }
 
 async fn time(look_up: &LookUp, kind: &str, ids: &[(TaskId, TaskState)]) {
-    // Once to warm the connection up.
+    // The first look-up warms up the connection.
     look_up.task(ids[0].0).await.unwrap();
     let mut took = Vec::with_capacity(ids.len());
     for &(id, state) in ids {
@@ -121,7 +120,7 @@ async fn time(look_up: &LookUp, kind: &str, ids: &[(TaskId, TaskState)]) {
     println!("{kind:12} {:>6} ids: p50 {:?}, p99 {:?}, p99.9 {:?}, max {:?}", took.len(), at(0.5), at(0.99), at(0.999), at(1.0));
 }
 
-/// Shows the plan that a look-up runs with.
+/// Prints the plan that a look-up uses.
 async fn explain(connection: &mut PgConnection, id: TaskId) {
     let earliest = ids::floor_of(id.due_at().minus(Duration::from_secs(70)));
     let spans: Vec<String> = WidthClass::all().map(|span| span.as_smallint().to_string()).collect();
@@ -139,7 +138,7 @@ async fn explain(connection: &mut PgConnection, id: TaskId) {
 }
 
 impl Loader {
-    /// Six days of traffic; shares of the tasks by kind.
+    /// Loads six days of traffic. Each kind of task has its share.
     async fn load(&mut self, now: i64, task_count: u64) {
         let percent = |share: u64| (task_count * share / 100) as i64;
         // A quiet day: ticks of 20 ms, two claim loops with half of the shards each, 20 tasks a
@@ -147,13 +146,13 @@ impl Loader {
         self.on_time("sparse", now - 140 * HOUR, percent(25), (20, 20)).await;
         // A busy hour or two: 1000 tasks a claim.
         self.on_time("dense", now - 100 * HOUR, percent(49), (1000, 50)).await;
-        // Swept together over a quarter of an hour, in the midst of the busy time.
+        // Late inserts, swept together over a quarter of an hour in the midst of the busy time.
         self.stragglers(now - 100 * HOUR, percent(1), percent(49)).await;
         // An hour's tasks, claimed five hours late, by four loops.
         self.backlog(now - 60 * HOUR, percent(15)).await;
         self.immediate(now - 30 * HOUR, percent(5)).await;
         self.follow_ups(now - 20 * HOUR, percent(3)).await;
-        // What they carry is still kept.
+        // Payloads of these tasks are still kept.
         self.on_time("kept", now - HOUR / 60, percent(2), (1000, 50)).await;
     }
 
@@ -162,10 +161,10 @@ impl Loader {
         TaskId::new(Timestamp::from_millis(due), Shard::new(shard), self.random.random())
     }
 
-    /// Claims of `size` tasks due within `width` ms.
+    /// Writes claims of `size` tasks that are due within `width` ms.
     async fn on_time(&mut self, kind: &'static str, start: i64, tasks: i64, (size, width): (i64, i64)) {
         for number in 0..tasks / size {
-            // Two loops claim side by side: each range twice.
+            // Two loops claim side by side, so each range occurs twice.
             let from = start + number / 2 * width;
             let rows = (0..size).map(|_| {
                 let due = from + self.random.random_range(0..width);
@@ -224,7 +223,7 @@ impl Loader {
         self.flush().await;
     }
 
-    /// Each task is deferred twice, published at the third attempt.
+    /// Writes tasks that were deferred twice and published at the third attempt.
     async fn follow_ups(&mut self, start: i64, rows: i64) {
         for number in 0..rows / 300 {
             let from = start + number * 50;
@@ -293,8 +292,8 @@ impl Loader {
         let row = batch.rows[self.random.random_range(0..batch.rows.len())];
         let samples = self.samples.entry(kind).or_default();
         let chosen = (row.1.unwrap_or(row.0), TaskState::Published);
-        // A reservoir: each batch has the same chance, and batches of one kind are of about one
-        // size.
+        // Reservoir sampling: each batch has the same chance. Batches of one kind have about the
+        // same size.
         if samples.len() < 10_000 {
             samples.push(chosen);
         } else {
@@ -305,7 +304,7 @@ impl Loader {
         }
     }
 
-    /// 10,000 tasks of all kinds, each kind with its share.
+    /// Returns 10,000 tasks of all kinds, each kind with its share.
     fn uniform(&mut self) -> Vec<(TaskId, TaskState)> {
         let total: u64 = self.counts.values().map(|(_, tasks)| tasks).sum();
         (0..10_000)
@@ -338,7 +337,7 @@ async fn copy(connection: &mut PgConnection, into: &str, text: &mut String) {
     text.clear();
 }
 
-/// A `timestamptz` as text, from seconds since the epoch.
+/// Returns SQL text of a `timestamptz` from seconds since the epoch.
 fn time_text(seconds: &str) -> String {
     let seconds: f64 = seconds.parse().unwrap();
     jiff::Timestamp::from_millisecond((seconds * 1000.0) as i64).unwrap().to_string()

@@ -1,22 +1,30 @@
-//! The way in: the REST API. All of axum and hyper is here.
+//! The REST API: everything that touches axum and hyper.
 //!
 //! ```text
-//! server     serve accepts connections, within a bound; connection, watched: who is slow is cut off, who is silent is sent away
-//!            rest, linger: what a caller still sends when it is answered: read if it is small, else thrown away, and the connection closed
-//!            router, answer: admits requests, within bounds; measures; catches panics; hands on; holds a place until the answer is written
-//! handlers   tasks, names: submit, look up, cancel; by name: replace, look up, cancel       draft <- fields <- body <- unpack
-//!            lists, bulk: pages of tasks and of dead letters, counts; many tasks at once, dead letters put back
-//!            cluster, health: what an operator asks; interface: the OpenAPI document, and the page of each type of problem
-//! request    reads: bodies, fields, queries, drafts; preconditions, idempotency: headers that say which task is meant, and when a change may be made
+//! server     serve: accepts connections, within limits
+//!            connection, watched: cut off slow callers, close idle connections
+//!            rest, linger: bytes that a caller still sends after its answer. Small rests are read;
+//!                    larger ones are thrown away, and the connection is closed
+//!            router, answer: admit requests, within limits; measure; catch panics; route;
+//!                    keep a place until the answer is written
+//! handlers   tasks, names: submit, look up, cancel; by name: replace, look up, cancel
+//!                    (draft <- fields <- body <- unpack)
+//!            lists, bulk: pages of tasks and of dead letters, counts; change many tasks at once,
+//!                    redrive dead letters
+//!            cluster, node: state for operators, health, metrics; the OpenAPI document, and a page
+//!                    for each type of problem
+//! request    reads: bodies, fields, queries, drafts; preconditions, idempotency: the headers that
+//!                    name a task, and say when a change is allowed
 //! json       reads and writes values, times, tasks
-//! openapi    operation, operations, schemas -> document: what is asked and answered, beside the routes; written down as OpenAPI 3.1
-//! problems   every refusal; problem_type is the one place where it gets its status
+//! openapi    operation, operations, schemas -> document: requests and answers, described beside
+//!                    the routes and written as OpenAPI 3.1
+//! problems   every refusal; problem_type is the only place that gives it a status
 //! ```
 //!
-//! The API decides nothing about tasks and knows no server: it reads what is asked into the words
-//! of [`crate::node::messages`] and writes the answers down. Each request is held within bounds
-//! (see [`Settings`]); where one is reached the caller is told at once. Payloads, keys and headers
-//! are never logged.
+//! The API decides nothing about tasks and calls no other server. The API turns requests into the
+//! types of [`crate::node::messages`] and writes the answers as JSON. Limits apply to each request
+//! (see [`Settings`]). A caller that reaches one is told at once. Payloads, keys and headers are
+//! never logged.
 
 mod handlers;
 pub mod json;

@@ -23,18 +23,19 @@ use crate::shutdown::{Failure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
 use crate::{postgres, telemetry};
 
-/// How long the others may take to hear that this node leaves.
+/// Maximum time to tell the other nodes that this node leaves.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
-/// How long the background tasks may take to end once nothing is left to do.
+/// Maximum time for the background tasks to end when no work is left.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// Without these tasks nothing that is held gets out, or is settled.
+/// Tasks without which no in-flight task can be published or settled.
 const VITAL: [&str; 3] = ["wheel", "topics", "settle"];
-/// When one of them has failed: what is on its way may be acknowledged and settled yet.
+/// Time that a node waits after a vital task has failed. Records in flight may still be
+/// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);
-/// How often a draining node looks whether it is done.
+/// Interval at which a draining node checks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the modules find wrong with their settings.
+/// Returns the problems that the modules find in their settings.
 pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
     let settings = match wanted {
         Wanted::Node(settings) => settings,
@@ -48,7 +49,7 @@ pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
     problems
 }
 
-/// Brings the schema up to date and says what was done.
+/// Brings the schema up to date and logs the changes.
 pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
     let postgres = postgres::Settings::new(settings.database_url.expose()).map_err(|text| format!("--database-url: {text}"))?;
     let report = schema::migrate(&postgres, settings.cluster).await?;
@@ -59,7 +60,8 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// Runs a node until it is told to stop.
 ///
 /// # Errors
-/// When it cannot start (what is only away is waited for), or when a background task failed.
+/// When the node cannot start, or when a background task failed. A server that is only away is
+/// waited for.
 pub async fn serve(settings: Settings) -> Result<(), Failure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     telemetry::logging::uncouple().map_err(|error| format!("the thread that writes the log: {error}"))?;
@@ -100,8 +102,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     }
 }
 
-/// Connections that may wait to be accepted, as far as the kernel lets them: whoever does not get
-/// in waits a second until it tries again, and after a restart all callers come at once.
+/// Maximum number of connections that wait to be accepted, as far as the kernel allows. A refused
+/// client waits a second before it retries, and after a restart all clients connect at once.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -111,7 +113,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// What to look at when the address cannot be listened on.
+/// Returns advice for an address that cannot be listened on.
 const fn advice_on(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::AddrInUse => "; is another node running there?",
@@ -120,7 +122,7 @@ const fn advice_on(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Starts the loops, waits for the end, drains.
+/// Starts the loops, waits for the signal to drain, and drains.
 async fn run(
     settings: &Settings,
     parts: assembly::Parts,
@@ -135,8 +137,8 @@ async fn run(
     let running = assembly::start(settings, parts, checked.cluster, service, tasks).await?;
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
-    // The loops have ended before the heartbeat says that nobody is there any more: what is left,
-    // if anything, is adopted at once.
+    // The loops have ended before the heartbeat says that this node is gone. So other nodes adopt
+    // the rest at once, if there is any.
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
     }
@@ -147,7 +149,7 @@ async fn run(
     Ok(())
 }
 
-/// Claims no more, publishes and settles what is in flight, leaves.
+/// Stops claiming, publishes and settles the tasks in flight, and leaves.
 async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) {
     tracing::info!(timeout = ?settings.drain_timeout, "draining");
     let began_at = clock::monotonic();
@@ -168,11 +170,11 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
     tracing::info!(took = ?clock::monotonic().since(began_at), "drained");
 }
 
-/// A supervisor may send the same wish twice, to the process and to its group.
+/// A supervisor may send the same signal twice, to the process and to its group.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM, SIGINT or SIGHUP drains; one that comes later than [`SAME_WISH`] after it
-/// ends the process at once.
+/// Watches signals. The first SIGTERM, SIGINT or SIGHUP drains. A second one ends the process at
+/// once, if it comes later than [`SAME_WISH`] after the first.
 fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     let mut signals = Signals::listen(&EndSignal::ALL)?;
     let tasks = tasks.clone();
@@ -195,12 +197,12 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As the first process of a container: ends the process at the first signal, with the exit code
-/// that a shell reports elsewhere. A transaction that is open is rolled back with its connection.
-/// Commands that end in their own way are left to do so.
+/// Ends the first process of a container at the first signal, with the exit code that a shell would
+/// report. An open transaction is rolled back with its connection. Commands that handle signals
+/// themselves are left alone.
 ///
 /// # Errors
-/// When the system takes no handler.
+/// When the system does not accept a handler.
 pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
     let ends_by_itself = match command {
         Command::Serve(_) => true,
@@ -211,7 +213,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
         return Ok(());
     }
     let mut signals = Signals::listen(&EndSignal::ALL)?;
-    // A task of its own: the command may be blocked in a write.
+    // A separate background task, because the command may be blocked in a write.
     Tasks::default().spawn("signals", async move {
         let code = signals.next().await.exit_code();
         telemetry::logging::flush();
@@ -220,7 +222,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The URL for others; a port of 0 was to be chosen by the system.
+/// Returns the URL for other nodes. A port of 0 is replaced by the port that the system has chosen.
 fn advertised(advertise: &str, address: SocketAddr) -> String {
     advertise.strip_suffix(":0").map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
 }

@@ -1,13 +1,13 @@
-//! Measures a running cluster through its public interface alone: tasks go in over REST, records
-//! are read from the topic, and lateness is the broker's append time less the due time. The
-//! subcommand `bench`; docs/benchmarks.md is made with it.
+//! Benchmarks a running cluster through its public interface: the subcommand `bench`. Tasks go in
+//! over REST, and records are read from the topic. Lateness is the broker's append time minus the
+//! due time. docs/benchmarks.md is made with it.
 //!
 //! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`immediate`]) submits
 //!   by [`flow`] into an [`intake`] and ends in a [`report`].
-//! - The [`ledger`] holds what was submitted against what arrived: early, lost, duplicates,
-//!   lateness.
-//! - An intake is Punctual's REST interface here ([`rest`]); programs that it is compared with
-//!   (`benches/`) bring their own and run the same scenarios.
+//! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
+//!   duplicates, lateness.
+//! - The intake here is Punctual's REST interface ([`rest`]). The programs that Punctual is
+//!   compared with (`benches/`) have their own and run the same scenarios.
 
 pub mod args;
 pub mod cpu;
@@ -37,7 +37,7 @@ use crate::kafka;
 use crate::postgres::connection;
 use crate::postgres::connection::OldSnapshot;
 
-/// Runs a scenario and says what came of it. `kafka_properties` are those of librdkafka, for the
+/// Runs a scenario and prints its report. `kafka_properties` are librdkafka properties for the
 /// consumer.
 pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {
     if let Err(wrong) = bench.check() {
@@ -131,7 +131,7 @@ async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
     OldSnapshot::hold(&settings).await.map_err(|error| chain(&error))
 }
 
-/// What a consumer needs of the settings for Kafka; the rest is a producer's.
+/// Returns the Kafka settings for a consumer. The remaining settings apply only to producers.
 pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> kafka::Settings {
     kafka::Settings {
         bootstrap: bootstrap.to_owned(),

@@ -1,9 +1,8 @@
-//! Clients of the REST API, for people and scripts: the subcommands `submit`, `show`, `cancel`,
-//! `list` and `dead`.
+//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `list` and `dead`.
 //!
-//! Each prints what came of it (stdout what was asked for, stderr why not), and says by its exit
-//! code what a script should do next. A call is made again only where that is safe: what has a
-//! name, what certainly was not done, what changes nothing the second time.
+//! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
+//! what to do next. A command repeats a call only where that is safe: the task has a name, the call
+//! was certainly not carried out, or the repetition changes nothing.
 
 pub mod answer;
 pub mod args;
@@ -31,7 +30,7 @@ use task::Task;
 const TASKS: [&str; 2] = ["v1", "tasks"];
 const DEAD: [&str; 2] = ["v1", "dead"];
 
-/// Does what a command line asks for.
+/// Runs one client command.
 pub async fn run(command: args::Command) -> ExitCode {
     match command {
         args::Command::Submit(args) => Box::pin(submit(*args)).await,
@@ -42,7 +41,7 @@ pub async fn run(command: args::Command) -> ExitCode {
     }
 }
 
-/// Submits a task, or many.
+/// Submits a task, or the tasks of a file.
 async fn submit(args: args::Submit) -> ExitCode {
     if let Some(file) = &args.file {
         return lines::submit(&args, file).await;
@@ -64,7 +63,7 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
         }
         _ => caller.post(&TASKS, body)?,
     };
-    // A PUT schedules anew what was published meanwhile.
+    // A repeated PUT would schedule the task again if it was published in between.
     let repeating = if args.name.is_some() && !args.replace { Repeating::IsSafe } else { Repeating::MayDouble };
     let asked = caller.ask_for(&call, args.retry_for.unwrap_or_default(), repeating).await;
     asked.map(|asked| asked.answer)
@@ -79,7 +78,7 @@ async fn show(args: args::Show) -> ExitCode {
     end(asked.await, args.node.json, Deed::Look, print::shown)
 }
 
-/// Cancels a task, or all of a topic.
+/// Cancels a task, or all tasks of a topic.
 async fn cancel(args: args::Cancel) -> ExitCode {
     if let (Some(topic), None) = (&args.topic, &args.name) {
         return cancel_many(&args, topic).await;
@@ -115,7 +114,7 @@ async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
     run_bulk(&args.node, bulk).await
 }
 
-/// Nobody has said that what is done to many, and cannot be undone, is meant.
+/// Refuses an irreversible bulk operation that was not confirmed.
 fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
     let text = format!("this would {deed}; nothing was done\nsay --dry-run to see how many, --yes to do it");
     Ending::usage(text).report(is_json)
@@ -141,7 +140,7 @@ async fn list(args: args::List) -> ExitCode {
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
-/// Lists dead letters, puts them back, drops them.
+/// Lists, redrives or drops dead letters.
 async fn dead(args: args::Dead) -> ExitCode {
     match args.command {
         DeadCommand::List(args) => dead_list(&args).await,
@@ -212,7 +211,7 @@ fn filters_of<'a>(topic: &'a Option<String>, range: &'a args::Range) -> Vec<(&'a
     given(&[("topic", topic), ("due_from", &range.due_from), ("due_to", &range.due_to)])
 }
 
-/// The filters that were given.
+/// Returns the filters that were given.
 fn given<'a>(filters: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
     filters.iter().filter_map(|(name, value)| value.as_deref().map(|value| (*name, value))).collect()
 }
@@ -226,7 +225,7 @@ async fn ask(node: &args::Node, call: impl FnOnce(&Caller) -> Result<Call, Endin
     caller.ask(&call(&caller)?).await
 }
 
-/// Prints what came of a call and says it as an exit code.
+/// Prints the result of a call and returns its exit code.
 fn end(
     ended: Result<Answer, Ending>,
     is_json: bool,
@@ -235,14 +234,14 @@ fn end(
 ) -> ExitCode {
     let shown = match ended {
         Ok(answer) if answer.problem().is_some() => Err(Answered::Problem(answer)),
-        // Read in any case: what is no node's answer is none.
+        // The answer is parsed with `--json`, too: an answer that does not parse is not a node's.
         Ok(answer) => show(&answer).map(|text| if is_json { answer.text } else { text }).map_err(Answered::from),
         Err(ending) => Err(ending.into()),
     };
     finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)
 }
 
-/// Prints what was asked for.
+/// Prints the result to stdout.
 fn put_out(text: &str, is_json: bool, deed: Deed) -> ExitCode {
     match print::to_stdout(text) {
         Ok(()) => ExitCode::SUCCESS,
@@ -250,7 +249,7 @@ fn put_out(text: &str, is_json: bool, deed: Deed) -> ExitCode {
     }
 }
 
-/// Says why there is no answer, or not all of it.
+/// Reports why there is no answer, or only a part of it.
 fn finish(done: Result<ExitCode, Answered>, is_json: bool, deed: Deed) -> ExitCode {
     match done {
         Ok(code) => code,
@@ -258,7 +257,7 @@ fn finish(done: Result<ExitCode, Answered>, is_json: bool, deed: Deed) -> ExitCo
         Err(Answered::Problem(answer)) => {
             let problem = answer.problem().unwrap_or_default();
             let ending = deed.end(problem.ending());
-            // A proxy's own JSON would say nothing to a script that knows ours.
+            // A script knows the problems of nodes, not the JSON of some proxy.
             if is_json && problem.slug().is_some() {
                 print::aside(answer.text.trim_end());
                 return ending.exit.into();

@@ -1,4 +1,5 @@
-//! The two clocks of a node: this machine's, and the cluster's as this node knows it.
+//! The two clocks of a node: the clock of this machine, and this node's estimate of the cluster's
+//! clock.
 
 mod cluster;
 mod machine;

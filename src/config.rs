@@ -1,5 +1,5 @@
-//! Settings in two steps: as written (`args`, all text), then as meant ([`Settings`]), where every
-//! problem is reported at once.
+//! Reads settings in two steps. `args` holds them as written (all text). [`Settings`] holds them as
+//! parsed, and reports every problem at once.
 
 mod args;
 mod etcd;
@@ -32,7 +32,7 @@ use crate::bench::args::Bench;
 use crate::client::args as client;
 use crate::telemetry::logging;
 
-/// What the program was asked to do.
+/// The parsed command line: a command, and the settings of the log.
 #[derive(Debug)]
 pub struct Invocation {
     pub command: Command,
@@ -44,33 +44,34 @@ pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
     Client(client::Command),
-    /// A script to print.
+    /// A completion script to print.
     Completions(Vec<u8>),
     Bench {
         args: Box<Bench>,
-        /// For the consumer.
+        /// Properties of the consumer.
         kafka: Vec<Property>,
     },
 }
 
-/// Why there is nothing to do.
+/// The reason why no command runs.
 #[derive(Debug)]
 pub enum Refusal {
     /// Wrong usage, or `--help` and `--version`, which end here, too.
     Usage(clap::Error),
-    /// The command line was understood, but its settings are wrong; at least one.
+    /// The command line was understood, but its settings are wrong. The list has at least one
+    /// problem.
     Problems(Vec<Problem>),
 }
 
 impl Refusal {
-    /// Says it, each problem in a line of its own, and gives the exit code: 2, but 0 after `--help`
-    /// and `--version`.
+    /// Prints the reason, each problem on its own line. Returns the exit code: 2, but 0 after
+    /// `--help` and `--version`.
     pub fn report(&self) -> ExitCode {
         let (said, code) = match self {
             Self::Usage(error) => (error.print(), u8::try_from(error.exit_code()).unwrap_or(2)),
             Self::Problems(problems) => (say(problems), 2),
         };
-        // Nobody listens any more: there is no one left to tell, but the exit code can.
+        // The output is closed, so only the exit code can still report the failure.
         if said.is_err() { ExitCode::from(2) } else { ExitCode::from(code) }
     }
 }
@@ -80,16 +81,16 @@ fn say(problems: &[Problem]) -> io::Result<()> {
     problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
 }
 
-/// Settings that were read without a problem, for the modules that are to use them to look at.
+/// Settings that were parsed without a problem. The modules that will use them check them, too.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     Node(&'a Settings),
-    /// A measurement's consumer.
+    /// The consumer of a benchmark.
     Consumer(&'a [Property]),
 }
 
-/// Reads the command line and the environment. `check` says what the modules that are to use the
-/// settings find wrong with them.
+/// Reads the command line and the environment. `check` returns the problems that the modules using
+/// the settings find.
 pub fn read(
     words: impl IntoIterator<Item = OsString>,
     check: impl Fn(Wanted<'_>) -> Vec<Problem>,
@@ -137,20 +138,21 @@ fn bench(words: args::BenchWords, host: &host::Host<'_>) -> Result<(Box<Bench>, 
     reader.finish((Box::new(words.bench), kafka_properties))
 }
 
-/// What a shell must know to complete this program's command lines.
+/// Generates shell completions.
 fn completions(shell: clap_complete::Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "punctual", &mut script);
     script
 }
 
-/// The parser. Values of variables are kept out of the help: one of them is a password.
+/// Builds the parser. Values of variables are kept out of the help, because one of them is a
+/// password.
 fn command() -> clap::Command {
     without_values(args::Cli::command())
 }
 
-/// A variable that is set to nothing is not set: that is what a template leaves of one that nobody
-/// gave.
+/// Treats an empty variable as unset: templates leave empty variables for values that were not
+/// given.
 fn without_values(command: clap::Command) -> clap::Command {
     let quiet = |arg: clap::Arg| {
         let is_empty = arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));

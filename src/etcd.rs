@@ -1,9 +1,9 @@
-//! Who is here: all of etcd-client. etcd holds the members, nothing else.
+//! Membership in etcd, and all uses of etcd-client. etcd holds the members and no other data.
 //!
-//! Two tasks, each with a client of its own: the *session* keeps this node's key alive, the *watch*
-//! follows the keys of all nodes. Neither ever fails the node: without etcd the session is `Lost`,
-//! the view is `Away`, both try again for ever, and everything else goes on with what it has. Every
-//! call has a deadline, for a client of a killed etcd hangs.
+//! Two background tasks run, each with its own client. The *session* keeps this node's key alive,
+//! and the *watch* follows the keys of all nodes. Neither ever fails the node. Without etcd the
+//! session is `Lost` and the view is `Away`. Both retry forever, and the rest of the node continues
+//! with the state that it has. Every call has a deadline, because a client of a killed etcd hangs.
 
 mod client;
 mod contact;

@@ -1,15 +1,14 @@
-//! The way out: records go to Kafka, and what became of each comes back. All of rdkafka stays in
-//! here.
+//! Sends records to Kafka and reports their outcomes. Only this module uses rdkafka.
 //!
 //! - A [`Producer`] takes records without blocking and reports the [`DeliveryOutcome`] of each
-//!   exactly once, on a thread of its own. Two of them make a node's way out: one that batches, and
-//!   one of [`Mode::Alone`] for records whose batch was refused.
-//! - [`Topics`] knows which topics there are and what they take. Its one thread also finds out
+//!   exactly once, on a thread of its own. A node has two of them: one that batches, and one of
+//!   [`Mode::Alone`] for records whose batch was refused.
+//! - [`Topics`] knows which topics exist and which records they take. Its one thread also finds out
 //!   whether a broker can be reached at all: [`Contact`].
-//! - A [`Reader`] is the other side of a topic, for `bench` alone.
+//! - A [`Reader`] reads a topic. Only `bench` uses it.
 //!
-//! Nothing here retries beyond what librdkafka does until a record is taken back, and nothing here
-//! decides what a outcome means for a task.
+//! This module does not retry beyond librdkafka's own retries, which end when a record is taken
+//! back. It does not decide what an outcome means for a task.
 
 mod compression;
 mod contact;

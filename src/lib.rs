@@ -1,4 +1,4 @@
-//! Punctual: a delay scheduler for Kafka. ARCHITECTURE.md is the map.
+//! Punctual: a delay scheduler for Kafka. See ARCHITECTURE.md for an overview.
 
 pub mod api;
 pub mod app;

@@ -1,4 +1,4 @@
-//! The program: read the settings, start the logs, run, say how it ended.
+//! The program: reads the settings, starts the log, runs the command, and reports how it ended.
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The shell: loops that carry out what the engine decides.
+//! The shell of a node: loops that carry out the decisions of the engine.
 
 pub mod claim;
 pub mod fence;

@@ -1,5 +1,5 @@
-//! The truth: all SQL, and all of sqlx. One file per verb, the text of a statement beside the
-//! function that runs it.
+//! The source of truth: all SQL, and all uses of sqlx. Each file holds one verb: its statements
+//! stand beside the functions that run them.
 
 pub mod cluster;
 pub mod connection;

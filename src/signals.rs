@@ -1,9 +1,10 @@
-//! Signals that tell this process to end, and those that its parent had it ignore.
+//! Signals that end this process, and signals that it inherited as ignored.
 //!
-//! A process that listens for a signal replaces what it inherited. `nohup`, and a shell that starts
-//! a command in the background, hand a command SIGHUP or SIGINT as ignored: both stay ignored here.
-//! SIGTERM always counts, for supervisors end a process by it. The kernel keeps signals without a
-//! handler from the first process of a container, so there every command needs handlers.
+//! A process that listens for a signal replaces the behaviour that it inherited. `nohup`, and a
+//! shell that starts a command in the background, pass SIGHUP or SIGINT to the command as ignored.
+//! Both stay ignored here. SIGTERM always counts, because supervisors end a process by it. The
+//! kernel does not deliver a signal without a handler to the first process of a container, so every
+//! command needs handlers there.
 
 use std::io;
 
@@ -30,29 +31,30 @@ impl EndSignal {
         }
     }
 
-    /// What a shell reports of a process that the signal has killed: 128 and its number.
+    /// Returns the exit code that a shell reports for a process killed by this signal: 128 plus its
+    /// number.
     pub fn exit_code(self) -> i32 {
         128 + self.kind().as_raw_value()
     }
 }
 
-/// Signals that are listened for, from [`Self::listen`] on: one between two waits is not missed.
+/// Listens for signals from [`Self::listen`] on. A signal between two waits is not missed.
 #[derive(Debug, Default)]
 pub struct Signals {
-    /// `None`: it was inherited as ignored, and stays so.
+    /// `None` when the signal was inherited as ignored, and stays ignored.
     hangup: Option<Signal>,
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
 }
 
 impl Signals {
-    /// Listens for `endings`, unless they were inherited as ignored; the others keep what they do.
-    /// Only the first listener of a process sees what was inherited.
+    /// Listens for `endings`, unless they were inherited as ignored. Other signals keep their
+    /// behaviour. Only the first listener of a process sees the inherited state.
     ///
     /// # Errors
-    /// When the system takes no handler.
+    /// When the system does not accept a handler.
     pub fn listen(endings: &[EndSignal]) -> io::Result<Self> {
-        // Without /proc nothing is known to be ignored.
+        // Without /proc, no signal is known to be ignored.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored_mask(&status);
         let listen = |ending: EndSignal| {
@@ -66,7 +68,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal. Cancelled, it has taken none.
+    /// Waits for the next signal. Cancel-safe: a cancelled wait has taken no signal.
     pub async fn next(&mut self) -> EndSignal {
         tokio::select! {
             () = heard(self.hangup.as_mut()) => EndSignal::Hangup,
@@ -86,12 +88,14 @@ async fn heard(signal: Option<&mut Signal>) {
     }
 }
 
-/// True of the first process of a container: a signal without a handler does nothing to it.
+/// Returns true for the first process of a container, on which a signal without a handler has no
+/// effect.
 pub fn needs_handlers() -> bool {
     std::process::id() == 1
 }
 
-/// The signals that `/proc/self/status` calls ignored, a bit for each; none when it does not say.
+/// Returns the signals that `/proc/self/status` lists as ignored, one bit each. Returns 0 when the
+/// list is missing.
 fn ignored_mask(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

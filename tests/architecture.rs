@@ -1,5 +1,6 @@
-//! The structure of the program, checked. ARCHITECTURE.md is the map; here is what keeps it true.
-//! Each rule is also tried on an example that breaks it: a rule that cannot fail is none.
+//! Checks the structure of the program. ARCHITECTURE.md is the map, and these tests keep it true.
+//! Each rule is also tested on an example that breaks it, because a rule that cannot fail proves
+//! nothing.
 #![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
 
 #[path = "architecture/modules.rs"]
@@ -20,8 +21,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file that could be committed, by its path from the root: all but what `.gitignore` names
-/// and git's own.
+/// Returns every file that could be committed, by its path from the root: all files except git's
+/// own and those that `.gitignore` names.
 fn files() -> Vec<(String, String)> {
     let ignored = fs::read_to_string(root().join(".gitignore")).unwrap_or_default();
     let ignored: Vec<&str> = ignored.lines().map(|line| line.trim().trim_matches('/')).chain([".git"]).collect();
@@ -50,7 +51,7 @@ fn relative(path: &Path) -> String {
     parts.map(|part| part.as_os_str().to_string_lossy().into_owned()).collect::<Vec<_>>().join("/")
 }
 
-/// The Rust of some folders.
+/// Returns the Rust files of some folders.
 fn rust(folders: &[&str]) -> Vec<Source> {
     static ALL: LazyLock<Vec<Source>> = LazyLock::new(|| {
         let rust = files().into_iter().filter(|(path, _)| path.ends_with(".rs"));
@@ -66,12 +67,12 @@ fn holds(broken: Vec<String>) {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// Files of an example, as `(path, text)`.
+/// Returns the files of an example, given as `(path, text)`.
 fn example(files: &[(&str, &str)]) -> Vec<Source> {
     files.iter().map(|(path, text)| Source::new(path, text)).collect()
 }
 
-/// How many lines a rule has to say.
+/// Returns the number of violations.
 fn said(broken: Vec<String>) -> usize {
     broken.len()
 }
@@ -180,7 +181,7 @@ fn main_is_under_40_lines() {
     assert!(main.lines().count() < 40);
 }
 
-// The rules, tried on what they forbid.
+// The rules, tested on examples that break them.
 
 #[test]
 fn a_layer_that_reaches_up_is_seen_however_it_is_written() {
@@ -242,7 +243,7 @@ fn a_circle_is_seen_through_reexports_and_between_parent_and_child() {
 
 #[test]
 fn a_circle_is_seen_through_a_neighbour_that_passes_names_on() {
-    // Whoever reads `c` opens `b` to find what `d` defines.
+    // A reader of `c` opens `b` to find the definition in `d`.
     let sources = example(&[
         ("src/a.rs", "pub mod b;\npub mod c;"),
         ("src/a/b.rs", "mod d;\npub use d::D;\nuse super::c::C;"),

@@ -1,5 +1,5 @@
-//! The oracle of the fault runner, on histories made by hand: one that keeps every promise, and
-//! each promise broken once. An oracle that cannot fail is none.
+//! Tests the oracle of the fault runner on histories made by hand: one that keeps every promise,
+//! and one for each broken promise. An oracle that cannot fail proves nothing.
 #![expect(clippy::expect_used, clippy::as_conversions, reason = "a test ends where something is not as it should be")]
 
 #[path = "faults/clock.rs"]
@@ -33,8 +33,7 @@ use uuid::Uuid;
 const START: i64 = 1_000_000;
 const END: i64 = START + 60_000;
 
-/// A history to which tasks are added, each whole and as it should be; then a test spoils
-/// something.
+/// Returns a history to which tests add complete, correct tasks. A test then spoils a part of it.
 fn history() -> History {
     let topics = ["steady", "unavailable", "deleted", "limited"];
     let topics = topics.map(|name| Topic { name: name.to_owned(), ..Topic::default() }).to_vec();
@@ -90,7 +89,7 @@ fn line(history: &History, number: u64, topic: usize, due_at: i64, state: &str) 
     }
 }
 
-/// A task that was accepted and published; answers its due time.
+/// Adds a task that was accepted and published. Returns its due time.
 fn publish(history: &mut History, number: u64, topic: usize) -> i64 {
     let due_at = START + 5000 + number as i64 * 10;
     history.submits.push(submit(number, topic, due_at));
@@ -103,7 +102,7 @@ fn cancel(history: &mut History, target: Target, verdict: Verdict) {
     history.cancels.push(Cancel { node: 1, sent_at: START + 4850, answered_at: START + 4860, target, verdict });
 }
 
-/// A task that was accepted and cancelled.
+/// Adds a task that was accepted and cancelled.
 fn withdraw(history: &mut History, number: u64) {
     let due_at = START + 5000 + number as i64 * 10;
     history.submits.push(submit(number, STEADY, due_at));
@@ -176,13 +175,13 @@ fn what_stood_in_a_deleted_topic_is_judged_by_its_receipt_and_nothing_else_is() 
     history.topics[DELETED].absences.push((due_at + 1000, due_at + 5000));
     assert_eq!(rules(&history), []);
     assert_eq!(judge(&history, false).counts.by_receipt, 1);
-    // There was time enough to read it.
+    // There was enough time to read the record.
     history.topics[DELETED].absences = vec![(due_at + 30_000, due_at + 35_000)];
     assert_eq!(rules(&history), [Rule::Lost]);
-    // Unless Kafka was away for most of it.
+    // Kafka was down for most of that time.
     operation(&mut history, Kind::KafkaKill, due_at + 1000, due_at + 17_000);
     assert_eq!(rules(&history), []);
-    // It was published after the topic was made again.
+    // The record was published after the topic was created again.
     history.topics[DELETED].absences = vec![(due_at - 5000, due_at - 1000)];
     assert_eq!(rules(&history), [Rule::Lost]);
 }
@@ -264,7 +263,8 @@ fn a_verdict_that_is_not_what_became_of_the_task_is_wrong() {
     assert_eq!(rules(&history), [Rule::WrongVerdict], "told `too_late`, and cancelled");
 }
 
-/// The first of two tasks of one name, which the second one replaced, was cancelled by its id.
+/// Returns a history of two tasks with one name. The second replaced the first, and the first was
+/// cancelled by its id.
 fn replaced(verdict: Verdict) -> History {
     let mut history = history();
     withdraw(&mut history, 1);
@@ -434,7 +434,7 @@ fn a_dead_letter_needs_a_topic_that_was_deleted_or_lowered_its_limit() {
     assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 1, "nothing was done to the steady topic");
 }
 
-/// Requests of one name, in order: what each makes of it, and whether it is true.
+/// Checks requests of one name, in order: the answer to each, and the rules that it breaks.
 fn named(requests: &[(bool, Outcome)], states: &[(u64, &str)]) -> Vec<Rule> {
     let mut history = history();
     for (index, (is_put, outcome)) in requests.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Batches between their claim and their settle.
+//! Batches in flight: claimed and not yet settled.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,8 +7,8 @@ use punctual::domain::{Batch, Outcome};
 use punctual::kafka::{DeliveryOutcome, DeliveryReport, Producer};
 use punctual::postgres::tasks::settle::Settlement;
 
-/// A claim takes at most 4,000 tasks: a correlation id is the slot, and the task's place in its
-/// batch.
+/// A correlation id consists of the slot of the batch and the task's place in the batch. A claim
+/// takes at most 4,000 tasks.
 const PLACE_BITS: usize = 13;
 pub const SLOTS: usize = 1 << 14;
 
@@ -26,7 +26,7 @@ impl Held {
         Self { batch, slot: OnceLock::new(), outcomes: Mutex::new(vec![None; count]), left: AtomicUsize::new(count) }
     }
 
-    /// Hands some of the batch's tasks to the producer.
+    /// Passes some of the batch's tasks to the producer.
     pub fn send(&self, places: impl Iterator<Item = usize>, producer: &Producer) {
         let slot = *self.slot.get().expect("a batch has its slot before it is sent");
         let now = punctual::clock::wall();
@@ -67,7 +67,7 @@ impl Slots {
         held
     }
 
-    /// Takes in a report; returns the batch when it was the last one of it.
+    /// Records a delivery report. Returns the batch when the report was its last one.
     pub fn take_in(&self, report: DeliveryReport) -> Option<Arc<Held>> {
         let (slot, place) = (report.correlation_id >> PLACE_BITS, report.correlation_id & ((1 << PLACE_BITS) - 1));
         let DeliveryOutcome::Acknowledged(receipt) = report.outcome else { unreachable!("not acknowledged: {:?}", report.outcome) };

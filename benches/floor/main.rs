@@ -1,9 +1,9 @@
-//! The floor: Punctual's claim statement, its producer and its settle statement, called in a bare
-//! loop with no product around them: no membership, no bounds, no retries, no API. What it costs is
-//! what a node cannot go below. Its tasks are the product's own, in the product's own schema.
+//! The floor: Punctual's claim statement, producer and settle statement in a bare loop. The loop
+//! has no membership, no limits, no retries and no API. A node cannot cost less than the floor. Its
+//! tasks use the product's own schema.
 //!
-//! `floor DATABASE-URL KAFKA FROM-MS`: claims what is due from that moment on, each task at its due
-//! time, for ever.
+//! Usage: `floor DATABASE-URL KAFKA FROM-MS`. Claims the tasks that are due from that moment on,
+//! and publishes each at its due time. Runs forever.
 #![expect(
     clippy::print_stderr,
     clippy::as_conversions,
@@ -30,7 +30,8 @@ use uuid::Uuid;
 use held::{Held, Slots};
 use timer::{Timer, now};
 
-/// How far ahead of due tasks are claimed, how often, and how many at once: as a node does.
+/// How far ahead of due tasks are claimed, how often, and how many at once. The values are those of
+/// a node.
 const WINDOW: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(20);
 const TARGET: u128 = 1_000;
@@ -61,7 +62,7 @@ async fn main() {
     settle(Settles::new(&settings, node, Duration::ZERO), to_settle).await;
 }
 
-/// The product's producer with the product's settings.
+/// Creates the product's producer with the product's settings.
 fn producer(bootstrap: &str, slots: &Arc<Slots>, settled: mpsc::Sender<Arc<Held>>) -> Producer {
     let settings = punctual::bench::kafka_settings(bootstrap, Vec::new());
     let metrics = kafka::Metrics::register(&mut punctual::telemetry::registry("floor", "floor"));
@@ -110,8 +111,8 @@ impl Claiming {
                     count as u128
                 }
             };
-            // The next range holds about as many as wanted; a range cut off at the front says
-            // little.
+            // Sizes the next range to hold about the target number of tasks. A range that was cut
+            // off at the watermark does not count, because its width says little.
             if to < front {
                 width = (width / got.max(1)).saturating_mul(TARGET).clamp(width / 2, width.saturating_mul(2));
             }
@@ -135,7 +136,7 @@ impl Claiming {
     }
 }
 
-/// Settles whatever is complete, several batches in one statement when several are.
+/// Settles complete batches. Several complete batches share one statement.
 async fn settle(mut settles: Settles, mut complete: mpsc::Receiver<Arc<Held>>) {
     let mut batches = Vec::new();
     while complete.recv_many(&mut batches, 8).await > 0 {

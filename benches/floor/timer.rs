@@ -1,4 +1,5 @@
-//! Tasks that are claimed and not yet due: a thread that sleeps until the next millisecond of any.
+//! Holds claimed tasks until they are due: a thread that sleeps until the next millisecond with a
+//! due task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use punctual::kafka::Producer;
 
 use crate::held::Held;
 
-/// Tasks of a batch, due at one moment.
+/// Tasks of a batch that are due at the same moment.
 type Slice = (Arc<Held>, Vec<usize>);
 
 const BATCHES_MAX: usize = 1_024;

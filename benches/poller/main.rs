@@ -1,10 +1,10 @@
-//! The poller that everybody writes, tuned as well as it can be: one table, an index on (status,
-//! due_at), `for update skip locked` in batches of 1000, an idempotent producer with acks=all, and
-//! the rows marked as done in the same transaction once Kafka has acknowledged them. A full batch
-//! is followed by the next at once; otherwise it polls every so many milliseconds.
+//! The poller that most teams write, tuned as well as it can be. It uses one table, an index on
+//! (status, due_at), `for update skip locked` in batches of 1000, and an idempotent producer with
+//! acks=all. It marks the rows as done in the same transaction once Kafka has acknowledged them.
+//! After a full batch it polls again at once, otherwise after the given number of milliseconds.
 //!
-//! `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves it a
-//! microsecond each.
+//! Usage: `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves
+//! it a microsecond each.
 #![expect(
     clippy::print_stderr,
     clippy::expect_used,
@@ -22,8 +22,8 @@ use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::sync::mpsc;
 
-/// `now()`, the time of the transaction: `clock_timestamp()` is volatile, and would make each poll
-/// read all that is pending.
+/// Uses `now()`, the time of the transaction. `clock_timestamp()` is volatile, so each poll would
+/// read all pending rows.
 const DUE: &str = "
 select id, topic, key, payload from poll_task
 where status = 0 and due_at <= now()
@@ -51,7 +51,7 @@ async fn main() {
     running.join_next().await;
 }
 
-/// The same settings as Punctual's.
+/// Creates a producer with the same settings as Punctual's.
 fn producer(bootstrap: &str) -> ThreadedProducer<Reports> {
     ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
@@ -73,7 +73,7 @@ async fn poll(mut connection: PgConnection, producer: Arc<ThreadedProducer<Repor
     }
 }
 
-/// Publishes one batch; true when it was full.
+/// Publishes one batch. Returns true when the batch was full.
 async fn publish(connection: &mut PgConnection, producer: &ThreadedProducer<Reports>) -> Result<bool, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     let rows = sqlx::query(DUE).bind(BATCH).fetch_all(&mut *transaction).await?;

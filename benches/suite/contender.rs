@@ -1,4 +1,4 @@
-//! What is compared, as processes: nodes, the poller, the floor.
+//! The contenders as processes: nodes, the poller, the floor.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// Punctual, with so many nodes.
+    /// Punctual with this number of nodes.
     Nodes(usize),
     /// One node with this `--precision`.
     Precise(&'static str),
-    /// Polls every so many milliseconds: one worker.
+    /// One worker that polls at this interval in milliseconds.
     Poller(u32),
-    /// Four such workers at once.
+    /// Four workers that poll at this interval in milliseconds.
     FourPollers(u32),
     Floor,
-    /// The floor, its tasks loaded in due order: what a run's validity is judged by.
+    /// The floor with tasks loaded in due order. The validity of a run is judged by it.
     FloorInOrder,
 }
 
@@ -44,7 +44,7 @@ impl Who {
         }
     }
 
-    /// A name for files.
+    /// Returns the name for files.
     pub fn slug(self) -> String {
         self.label().replace(", ", "-").replace(' ', "-")
     }
@@ -67,8 +67,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Prepares a contender in an empty database, with these settings of its cluster (as `migrate`
-    /// takes them) if it is ours; nothing runs yet.
+    /// Prepares a contender in an empty database, without starting it. `cluster` holds the settings
+    /// of the cluster, as `migrate` takes them, if the contender is Punctual.
     pub async fn prepare(servers: &Servers, place: &Place, who: Who, cluster: &[&str]) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
@@ -112,7 +112,7 @@ impl Running {
         &self.watched
     }
 
-    /// As `--pid` takes them.
+    /// Returns the process ids in the form that `--pid` takes.
     pub fn pids(&self) -> Vec<String> {
         let shown = |process: &Process| match process {
             Process::Number(number) => number.to_string(),
@@ -137,7 +137,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until nodes are ready; the others say nothing of it.
+    /// Waits until the nodes are ready. Other contenders do not report readiness.
     pub async fn ready(&self) -> Result<(), Failure> {
         let client = reqwest::Client::builder().no_proxy().build()?;
         for url in &self.urls {
@@ -154,9 +154,9 @@ impl Running {
         Ok(())
     }
 
-    /// Ends the processes: nodes in good order.
+    /// Ends the processes. Nodes drain first.
     pub async fn end(&mut self) -> Result<(), Failure> {
-        // Some may have been ended before.
+        // Some processes may have ended before.
         self.children.retain(|child| child.id().is_some());
         for child in &mut self.children {
             match child.id() {
@@ -171,7 +171,7 @@ impl Running {
         Ok(())
     }
 
-    /// kill -9 of one process.
+    /// Kills one process with SIGKILL.
     pub async fn kill(&mut self, number: usize) -> Result<(), Failure> {
         Ok(self.children.get_mut(number).ok_or("no such process")?.kill().await?)
     }
@@ -181,7 +181,7 @@ impl Running {
         signal(pid, name)
     }
 
-    /// SIGTERM to one process; returns once it has ended.
+    /// Sends SIGTERM to one process, and waits until it has ended.
     pub async fn terminate(&mut self, number: usize) -> Result<(), Failure> {
         let child = self.children.get_mut(number).ok_or("no such process")?;
         signal(child.id().ok_or("it has ended already")?, "TERM")?;
@@ -246,7 +246,7 @@ async fn free_address() -> Result<String, Failure> {
     Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
 }
 
-/// `punctual bench` at this contender's nodes.
+/// Returns the command `punctual bench` against this contender's nodes.
 pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
     let mut command = Command::new(servers.program("punctual"));
     command.args(["bench", "--topic", topic, "--kafka", &servers.kafka, "--url", &running.urls.join(",")]).kill_on_drop(true);
@@ -256,7 +256,7 @@ pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
     command
 }
 
-/// The words of a scenario, after those that are of every scenario.
+/// Returns the arguments of a scenario, which follow the arguments common to all scenarios.
 pub fn words(flags: &[(&str, &dyn std::fmt::Display)], scenario: &str) -> Vec<String> {
     let flags = flags.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.to_string()]);
     std::iter::once(scenario.to_owned()).chain(flags).collect()

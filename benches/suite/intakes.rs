@@ -1,5 +1,5 @@
-//! How the poller's table and the floor's are filled: the same records, by the same scenarios,
-//! without HTTP.
+//! The intakes of the poller's table and of the floor's: the same records and scenarios, without
+//! HTTP.
 
 use punctual::bench::ledger::Planned;
 use punctual::bench::load::intake::{Answered, Intake, Lane};
@@ -9,7 +9,8 @@ use punctual::postgres;
 use punctual::postgres::tasks::submit::{Group, Submits};
 use sqlx::{Connection as _, PgConnection};
 
-/// Into the poller's table: an insert for one, one statement for many, COPY beyond a thousand.
+/// Inserts into the poller's table: an insert for one task, one statement for many, COPY for more
+/// than a thousand.
 pub struct PollerIntake {
     pub url: String,
     pub topic: String,
@@ -29,7 +30,7 @@ select $1, t.key, t.payload, to_timestamp(t.due_at::float8 / 1000) from unnest($
 
 const COPY: &str = "copy poll_task (topic, key, payload, due_at) from stdin";
 
-/// More in one call go by COPY.
+/// Larger calls use COPY.
 const UNNEST_MAX: usize = 1_000;
 
 impl Intake for PollerIntake {
@@ -77,7 +78,7 @@ impl Lane for PollerLane {
     }
 }
 
-/// Into the product's tables, by the product's statement.
+/// Inserts into the product's tables with the product's statement.
 pub struct FloorIntake {
     pub url: String,
     pub topic: TopicName,

@@ -1,11 +1,11 @@
-//! The suite behind `make bench`: each scenario against Punctual (one node and two), the poller
-//! that everybody writes, and the floor, one after the other on the same servers. Writes
+//! The suite behind `make bench`. It runs each scenario against Punctual (one node and two), the
+//! usual poller, and the floor, one after the other on the same servers. It writes
 //! docs/benchmarks.md with its pictures.
 //!
-//! `suite [--full] [--tiny] [--only SCENARIO].. [--again] [--page]`. Needs the servers
-//! (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the release
-//! programs beside its own. What was measured is kept in `PUNCTUAL_BENCH_FOLDER` and not measured
-//! again unless `--again` says so.
+//! Usage: `suite [--full] [--tiny] [--only SCENARIO].. [--again] [--page]`. The suite needs the
+//! servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the
+//! release programs beside its own. Results are kept in `PUNCTUAL_BENCH_FOLDER`. A scenario with a
+//! result is measured again only with `--again`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -58,6 +58,6 @@ async fn run(arguments: &[String]) -> Result<(), Failure> {
     if !page_only {
         measure::all(&servers, &results, size, &only, again).await?;
     }
-    // A look with tiny sizes is no benchmark: it does not touch the page.
+    // A run with tiny sizes is no benchmark, so it does not change the page.
     if size == Size::Tiny { page::show(&results) } else { page::write(&servers, &results, size).await }
 }

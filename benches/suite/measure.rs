@@ -28,12 +28,12 @@ use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
 const LANES: usize = 8;
-/// A round is 25 s. A broker that was just started took 5.4, 9.3, 4.5 and 4.3 us a task in the
-/// first four (2 cores, 2026-11-23).
+/// Maximum number of warm-up rounds of 25 s. A broker that was just started took 5.4, 9.3, 4.5 and
+/// 4.3 us of CPU per task in the first four (2 cores, 2026-11-23).
 const WARM_UP_ROUNDS_MAX: u32 = 6;
 const WARM_WITHIN: f64 = 0.15;
 
-/// Measures what was not measured before.
+/// Measures every scenario and contender that has no result yet.
 pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[String], again: bool) -> Result<(), Failure> {
     let begun_at = Instant::now();
     let cells = plan::cells(size);
@@ -71,8 +71,8 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
     Ok(())
 }
 
-/// Publishes, unmeasured, until a round costs the broker what the one before it did: its JVM
-/// compiles what runs often, and costs more until, and while, it does so.
+/// Publishes without measuring until two rounds in a row cost the broker about the same. Its JVM
+/// compiles hot code, and costs more until it has finished.
 async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let mut before = f64::INFINITY;
     for round in 1..=WARM_UP_ROUNDS_MAX {
@@ -119,8 +119,8 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    /// Somebody who watches Postgres and the claims of a long run; also when what is measured
-    /// begins, and how long it is.
+    /// Returns an observer of Postgres and of the claims for a long run. Also returns the start and
+    /// the length of the measurement.
     fn observer(&self, running: &Running) -> Option<(Observer, Duration, Duration)> {
         let Job::Steady(steady) = self.cell.job else { return None };
         let observer = || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
@@ -128,7 +128,7 @@ impl One<'_> {
         (steady.is_held || steady.is_soak).then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
     }
 
-    /// By the program, as anybody would.
+    /// Measures Punctual with the subcommand `bench`, as any user would.
     async fn ours(&self, running: &mut Running) -> Result<Report, Failure> {
         let json = self.servers.folder.join(format!("{}.json", self.place.name));
         let arguments = match &self.cell.job {
@@ -204,7 +204,7 @@ impl One<'_> {
         words
     }
 
-    /// A burst on another topic, due while this one is measured.
+    /// Starts a burst on another topic, due while this one is measured.
     async fn begin_burst(&self, running: &Running) -> Result<Option<tokio::process::Child>, Failure> {
         let Job::Steady(Steady { burst: count @ 1.., seconds, ahead, .. }) = self.cell.job else { return Ok(None) };
         let topic = format!("{}-burst", self.place.topic);
@@ -219,13 +219,13 @@ impl One<'_> {
         secs(plan::warm_up(self.size).as_secs())
     }
 
-    /// Half of the rate that this contender had in another scenario.
+    /// Returns half of the rate that this contender reached in another scenario.
     fn half_of(&self, cell: &str) -> Result<u32, Failure> {
         let report = self.results.load(cell, self.who)?.ok_or_else(|| format!("measure {cell} first"))?;
         Ok(format!("{:.0}", report.rate / 2.0).parse()?)
     }
 
-    /// The same scenarios with another way in.
+    /// Runs the same scenarios with another intake.
     async fn theirs(&self, running: &mut Running) -> Result<Report, Failure> {
         let records = Records::new(PAYLOAD_BYTES);
         let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
@@ -279,11 +279,11 @@ impl One<'_> {
         Ok(report)
     }
 
-    /// What it costs to have nothing to do.
+    /// Measures the cost of an idle contender.
     async fn idle<I: Intake>(&self, running: &Running, intake: &I, pending: u64, seconds: u64) -> Result<Report, Failure> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
-        // What the load left behind (a checkpoint's writes, the vacuum of what was loaded) is not
-        // idleness.
+        // The load has after-effects (a checkpoint's writes, the vacuum of the loaded rows) that
+        // would distort the idle cost.
         tokio::time::sleep(plan::warm_up(self.size)).await;
         let before = cpu::Sample::take(running.watched());
         tokio::time::sleep(Duration::from_secs(seconds)).await;

@@ -1,5 +1,5 @@
-//! What a long run leaves behind in Postgres, and how long its claims take, held against each other
-//! in the spans that a soak compares.
+//! Observes a long run: the rows that it leaves behind in Postgres, and the time of its claims. The
+//! report compares the parts of the run that a soak compares.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// `n_live_tup` and `n_dead_tup` are what autovacuum decides by. Leaves are never analyzed, so
-/// their count of dead rows is exact up to the counters' delay of a second.
+/// Autovacuum decides by `n_live_tup` and `n_dead_tup`. Leaves are never analyzed, so their count
+/// of dead rows is exact up to the counters' delay of a second.
 const LOOK: &str = "-- look at a long run
 select
   (select count(*)::float8 from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace) as tables,
@@ -20,7 +20,7 @@ select
   (select coalesce(sum(n_dead_tup), 0)::float8 from pg_stat_user_tables) as dead_rows,
   pg_database_size(current_database()) / 1048576.0::float8 as mebibytes";
 
-/// One look, so long after the first.
+/// One observation, with its time after the first.
 #[derive(Clone, Debug, Default)]
 struct Look {
     at: Duration,
@@ -28,27 +28,27 @@ struct Look {
     leaves: f64,
     dead_rows: f64,
     mebibytes: f64,
-    /// Since the start of the node: seconds, and how many.
+    /// Claims since the start of the node: their total time in seconds, and their count.
     claims: Option<(f64, f64)>,
 }
 
 type Looks = Arc<Mutex<Vec<Look>>>;
 
-/// Looks until it is ended.
+/// Takes observations until it is ended.
 pub struct Observer {
     looking: tokio::task::JoinHandle<Result<(), Failure>>,
     looks: Looks,
 }
 
 impl Observer {
-    /// Looks at a database, and at the metrics of a node if it is one of ours.
+    /// Observes a database, and the metrics of a node if the contender is Punctual.
     pub fn start(url: &str, node: Option<&str>) -> Self {
         let looks = Looks::default();
         let looking = tokio::spawn(look(url.to_owned(), node.map(str::to_owned), Arc::clone(&looks)));
         Self { looking, looks }
     }
 
-    /// Adds to a report what was seen; `measured` began `lead` after the observer.
+    /// Adds the observations to a report. `measured` began `lead` after the observer.
     pub async fn end(self, report: &mut Report, lead: Duration, measured: Duration) -> Result<(), Failure> {
         if self.looking.is_finished() {
             self.looking.await??;
@@ -103,7 +103,7 @@ async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), Fai
     }
 }
 
-/// Sum, in seconds, and count of the claims that took tasks.
+/// Returns the total time in seconds and the count of the claims that took tasks.
 fn claims(metrics: &str) -> Result<(f64, f64), Failure> {
     let value = |name: &str| -> Result<f64, Failure> {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

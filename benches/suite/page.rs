@@ -1,4 +1,4 @@
-//! docs/benchmarks.md and its pictures, from what was measured.
+//! Generates docs/benchmarks.md and its pictures from the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,13 +15,13 @@ use crate::plan::{self, Cell, Job, Size};
 use crate::results::Results;
 use crate::servers::{COMMIT, MACHINE, Servers, WRITE_BACK, said};
 
-/// A floor that costs more or less than this in microseconds of CPU per task was disturbed, or is
-/// not the floor: 7 to 11, a quarter more or less.
+/// Plausible CPU cost of the floor in microseconds per task: 7 to 11, a quarter more or less.
+/// Outside this range the floor was disturbed, or is not the floor.
 const FLOOR_US: std::ops::RangeInclusive<f64> = 5.25..=13.75;
-/// A poller that bursts more slowly than this, in tasks per second, is lame.
+/// Minimum burst rate of the poller in tasks per second. A slower poller is not a fair opponent.
 const POLLER_BURST_MIN: f64 = 33_000.0;
 
-/// What a section without results says.
+/// The text of a section without results.
 const NOT_MEASURED: &str = "Not measured.";
 
 const METHOD: &str = include_str!("method.txt");
@@ -32,8 +32,8 @@ pub fn show(results: &Results) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page and its pictures. What was not measured in full is shown as the short run
-/// measured it, if it did, and else stays as the page has it.
+/// Writes the page and its pictures. A scenario without a full result shows the result of the short
+/// run. Without that, too, its section stays as it is on the page.
 pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
@@ -64,7 +64,7 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     Ok(())
 }
 
-/// The section of this title, with its picture, of the page as it was.
+/// Returns the section with this title, and its picture, from the earlier page.
 fn kept<'a>(earlier: &'a str, title: &str) -> Option<&'a str> {
     let begin = earlier.find(&format!("\n## {title}\n"))? + 1;
     let section = &earlier[begin..];
@@ -107,8 +107,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     Ok(text)
 }
 
-/// Whether the opponents were what they should be, in this run, or in the short one where this one
-/// did not get to them.
+/// Checks that the opponents performed as expected, in this run, or in the short one where this run
+/// has no result.
 fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
     let load = |cell, who| Ok::<_, Failure>(results.load(cell, who)?.or(short.load(cell, who)?));
     let floor = load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
@@ -165,7 +165,7 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What a setting was while these were measured: mostly one value.
+/// Returns the values of a setting in these reports. Usually there is only one.
 fn settings(rows: &[(Who, Report)], name: &str) -> Option<String> {
     let mut values: Vec<&str> = rows.iter().filter_map(|(_, report)| report.settings.get(name)).map(String::as_str).collect();
     values.sort_unstable();
@@ -194,10 +194,10 @@ fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
     text
 }
 
-/// The parts of a long run, by which a fact that is told of each of them is named.
+/// The parts of a long run. The name of a fact about one part contains one of these.
 const SIXTHS: [&str; 3] = ["first sixth", "second sixth", "last sixth"];
 
-/// A fact's name without the part of the run that it is told of, and that part.
+/// Splits a fact's name into the name without the part of the run, and the index of that part.
 fn without_sixth(name: &str) -> Option<(String, usize)> {
     let (at, sixth) = SIXTHS.iter().enumerate().find_map(|(at, sixth)| Some((at, name.split_once(sixth)?)))?;
     let (before, after) = sixth;
@@ -205,7 +205,7 @@ fn without_sixth(name: &str) -> Option<(String, usize)> {
     Some((format!("{before}{after}"), at))
 }
 
-/// What else is told of the contenders: a row for each of them.
+/// Returns a table of the other facts, with a row for each contender.
 fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in rows.iter().flat_map(|(_, report)| report.facts.keys()) {
@@ -225,8 +225,8 @@ fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
     text
 }
 
-/// What is told of a contender for several parts of a long run: a column for each part, so that
-/// what grows shows.
+/// Returns a table of a contender's facts over a long run, with a column for each part, so that
+/// growth is visible.
 fn facts_over_time(who: &Who, report: &Report) -> String {
     let mut facts: BTreeMap<String, [Option<f64>; SIXTHS.len()]> = BTreeMap::new();
     for (name, value) in &report.facts {
@@ -249,7 +249,7 @@ fn measured(rows: &[(Who, Report)]) -> &str {
     rows.iter().map(|(_, report)| report.measured.as_str()).find(|measured| !measured.is_empty()).unwrap_or_default()
 }
 
-/// The first of ours against the others: rate and CPU.
+/// Compares our first contender with the others: rate and CPU.
 fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
     let Some((_, ours)) = rows.iter().find(|(who, _)| *who == Who::Nodes(1)) else { return String::new() };
     let is_by_rate = matches!(cell.job, Job::Drain { .. } | Job::Burst { .. } | Job::Submit { at_half: false, .. });

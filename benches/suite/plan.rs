@@ -1,4 +1,4 @@
-//! What is measured, in which sizes, and against whom.
+//! The plan of the suite: the scenarios, their sizes and their contenders.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::contender::Who;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
-    /// Seconds each: to see that the suite works. Says nothing of anybody's speed.
+    /// A few seconds for each scenario: checks that the suite works. The figures mean nothing.
     Tiny,
-    /// All within 25 minutes.
+    /// All scenarios within 25 minutes.
     Short,
-    /// All within two hours.
+    /// All scenarios within two hours.
     Full,
 }
 
@@ -23,7 +23,7 @@ impl Size {
         }
     }
 
-    /// One of three.
+    /// Returns the value for this size.
     fn of<T>(self, tiny: T, short: T, full: T) -> T {
         match self {
             Self::Tiny => tiny,
@@ -36,12 +36,12 @@ impl Size {
 /// One scenario.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// For files and `--only`.
+    /// Name for files and for `--only`.
     pub name: &'static str,
     pub title: String,
-    /// What is asked of the figures, for whoever reads the page.
+    /// The target of the figures, for readers of the page.
     pub goal: &'static str,
-    /// What limits it, and what would move it.
+    /// The limiting factor, and how to move it.
     pub limit: &'static str,
     pub partitions: i32,
     pub contenders: Vec<Who>,
@@ -64,19 +64,19 @@ pub enum Job {
 pub struct Steady {
     pub rate: u32,
     pub seconds: u64,
-    /// Seconds ahead, at least and at most.
+    /// Minimum and maximum number of seconds that tasks are submitted ahead.
     pub ahead: (u64, u64),
     pub pending: u64,
-    /// An old snapshot is held in Postgres.
+    /// True when Postgres holds an old snapshot during the run.
     pub is_held: bool,
-    /// Tasks of a burst on another topic, due in the middle.
+    /// Number of tasks of a burst on another topic, due in the middle of the run.
     pub burst: u32,
-    /// Leaves are 2 minutes wide, so that they come and go; and what grows is looked at, as it is
-    /// while an old snapshot is held.
+    /// True for the soak. Leaves are then 2 minutes wide, so that they come and go. Growth is
+    /// observed, as it is while an old snapshot is held.
     pub is_soak: bool,
 }
 
-/// The first seconds at the full rate, the same for all, not measured.
+/// Returns the warm-up at the full rate. It is the same for all contenders and not measured.
 pub fn warm_up(size: Size) -> Duration {
     Duration::from_secs(size.of(1, 5, 5))
 }
@@ -86,7 +86,7 @@ const EVERYBODY: [Who; 5] = [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poll
 pub fn cells(size: Size) -> Vec<Cell> {
     let mut cells = vec![drain(size), burst(size)];
     for (name, rate) in [("lateness-2k", 2_000), ("lateness-5k", 5_000), ("lateness-10k", 10_000)] {
-        // What two nodes and the slow poller do is told at one rate.
+        // Two nodes and the slow poller are measured at one rate only.
         let contenders = if rate == 2_000 { &EVERYBODY[..] } else { &[Who::Floor, Who::Nodes(1), Who::Poller(10)] };
         if rate != 5_000 || size == Size::Full {
             cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), contenders));
@@ -94,7 +94,7 @@ pub fn cells(size: Size) -> Vec<Cell> {
     }
     let ours = [Who::Nodes(1)];
     if size == Size::Full {
-        // The million between the two is that of `lateness-2k`.
+        // The size between these two, a million, is `lateness-2k`.
         cells.push(lateness(size, "pending-100k", 2_000, 100_000, &ours));
     }
     cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), &ours));
@@ -110,8 +110,8 @@ pub fn cells(size: Size) -> Vec<Cell> {
     cells
 }
 
-/// Done before all else, and not measured: a broker that was just started runs on code that its JVM
-/// has yet to compile, at two to three times the cost.
+/// Returns the warm-up scenario, which runs first and is not measured. A broker that was just
+/// started costs two to three times as much, because its JVM has not compiled its code yet.
 pub fn warm_up_cell() -> Cell {
     let job = Job::Drain { count: 500_000, lead: 15, spread: 2 };
     Cell { name: "warm-up", title: "Warm-up".to_owned(), job, ..drain(Size::Short) }

@@ -1,5 +1,5 @@
-//! What was measured, in a folder: one file for each scenario and contender, so that an interrupted
-//! suite goes on where it was.
+//! Stores results in a folder: one file for each scenario and contender, so that an interrupted
+//! suite can resume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Results {
     }
 }
 
-/// A report in one line.
+/// Formats a report in one line.
 pub fn short(report: &Report) -> String {
     let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
     let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };

@@ -1,4 +1,4 @@
-//! The servers, and what is made on them for each run: a database and a topic of its own.
+//! The servers, and the database and topic that each run creates on them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,28 +10,28 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-/// The setting of a report under which [`write_back`] is told.
+/// Name of the report's setting that holds [`write_back`].
 pub const WRITE_BACK: &str = "write-back";
-/// The setting of a report under which [`commit`] is told.
+/// Name of the report's setting that holds [`commit`].
 pub const COMMIT: &str = "commit";
-/// The setting of a report under which [`machine`] is told.
+/// Name of the report's setting that holds [`machine`].
 pub const MACHINE: &str = "machine";
-/// The broker, in the usage of a report.
+/// Name of the broker in the usage of a report.
 pub const KAFKA: &str = "kafka";
 
 pub struct Servers {
     database_url: String,
     pub kafka: String,
     pub etcd: String,
-    /// Where results and logs are kept.
+    /// The folder of results and logs.
     pub folder: PathBuf,
     /// The folder of the release programs.
     programs: PathBuf,
-    /// Numbers of the server processes, by name.
+    /// Process ids of the servers, by name.
     pub pids: Vec<(&'static str, u32)>,
 }
 
-/// A database of one run; forgotten by [`Servers::forget`].
+/// The database and the topic of one run. [`Servers::forget`] drops them.
 pub struct Place {
     pub name: String,
     pub url: String,
@@ -61,12 +61,12 @@ impl Servers {
         })
     }
 
-    /// `punctual`, `poller` or `floor`.
+    /// Returns the path of `punctual`, `poller` or `floor`.
     pub fn program(&self, name: &str) -> PathBuf {
         if name == "punctual" { self.programs.join(name) } else { self.programs.join("examples").join(name) }
     }
 
-    /// An empty database and a topic with append times.
+    /// Creates an empty database and a topic with append times.
     pub async fn place(&self, partitions: i32) -> Result<Place, Failure> {
         let name = format!("bench_{:08x}", rand::random::<u32>());
         self.administer(format!("create database {name}")).await?;
@@ -90,7 +90,7 @@ impl Servers {
     pub async fn forget(&self, place: &Place) -> Result<(), Failure> {
         self.admin()?.delete_topics(&[&place.topic], &AdminOptions::new()).await?;
         self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
-        // What one run left to be written is not the next one's to pay.
+        // A checkpoint now, so that the next run does not pay for the writes of this one.
         self.administer("checkpoint".to_owned()).await
     }
 
@@ -101,7 +101,7 @@ impl Servers {
         Ok(connection.close().await?)
     }
 
-    /// One value of a query.
+    /// Returns the single value of a query.
     pub async fn ask(&self, url: &str, query: &str) -> Result<String, Failure> {
         let mut connection = PgConnection::connect(url).await?;
         let value = sqlx::query_scalar::<_, String>(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
@@ -113,7 +113,7 @@ impl Servers {
         self.ask(&self.database_url, "select current_setting('server_version')").await
     }
 
-    /// The settings on which durability and speed depend.
+    /// Returns the server settings that affect durability and speed.
     pub async fn settings(&self) -> Result<String, Failure> {
         let query = "select string_agg(name || ' ' || current_setting(name), ', ' order by name) from pg_settings
             where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'wal_compression', 'jit')";
@@ -134,9 +134,9 @@ impl Servers {
     }
 }
 
-/// From how much on, and how often, this machine's kernel writes back what programs wrote without
-/// waiting for it (`vm.dirty_*`): what it does in one go, a commit waits for. Empty where the
-/// kernel does not tell.
+/// Returns the limits and the interval of the kernel's write-back (`vm.dirty_*`): it writes the
+/// data that programs wrote without waiting. A commit waits for a large write-back. Empty where the
+/// kernel does not expose these values.
 pub fn write_back() -> String {
     let value =
         |name: &str| -> Option<u64> { std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok() };
@@ -149,14 +149,14 @@ pub fn write_back() -> String {
     format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
 }
 
-/// What is checked out, and whether the programs were changed in it: the pages that a run writes do
-/// not count.
+/// Returns the commit that is checked out, and whether the programs were changed since. Pages that
+/// a run writes do not count as a change.
 pub fn commit() -> String {
     let is_changed = !said("git", &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"]).is_empty();
     format!("{}{}", said("git", &["rev-parse", "--short", "HEAD"]), if is_changed { " with changes" } else { "" })
 }
 
-/// What the servers, and all that is measured, run on.
+/// Describes the machine that runs the servers and the measured programs.
 pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
@@ -168,7 +168,7 @@ pub fn machine() -> String {
     format!("{cores} cores of {model}, {gib:.0} GiB")
 }
 
-/// What a program prints, in a line.
+/// Returns the output of a program in one line.
 pub fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()

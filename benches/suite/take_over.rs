@@ -1,4 +1,5 @@
-//! One of two nodes dies, or leaves, while tasks are due: how late does the worst of them become?
+//! Measures a take-over: one of two nodes dies or leaves while tasks are due. The result is the
+//! lateness of the worst task.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,13 +11,14 @@ use punctual::shutdown::Failure;
 use crate::contender::{Running, Who, bench, words};
 use crate::servers::{Place, Servers};
 
-/// Kept away from the beginning and the end of what is measured.
+/// The node dies or leaves at least this long after the start of the measurement, and before its
+/// end.
 const SECONDS_BEFORE: u64 = 7;
 const MEASURED: &str = "14s";
 const UNSETTLED_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Does it `count` times, each with a cluster of its own; the report's distribution is that of the
-/// rounds' worst latenesses.
+/// Runs `count` rounds, each with its own cluster. The report's distribution is that of the worst
+/// lateness of each round.
 pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Report, Failure> {
     let mut worst = Spans::default();
     let mut all: Option<Report> = None;
@@ -70,7 +72,8 @@ async fn round(servers: &Servers, place: &Place, running: &mut Running, is_kill:
     Ok(report)
 }
 
-/// Frozen first: what is seen unsettled then is still so when it dies.
+/// Kills a node while it has unsettled work. The node is frozen before the check, so that the work
+/// is still unsettled when it dies.
 async fn kill_with_unsettled_work(servers: &Servers, place: &Place, running: &mut Running, victim: &str) -> Result<(), Failure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let cluster: serde_json::Value = client.get(format!("{victim}/v1/cluster")).send().await?.json().await?;

@@ -1,4 +1,4 @@
-//! The consumer: any Kafka client could stand here. It takes down when each task was there.
+//! The consumer. It stands for any Kafka client, and records when each task arrived.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub struct Arrival {
     pub id: Uuid,
     pub partition: i32,
     pub offset: i64,
-    /// When the broker appended it: ms since the epoch.
+    /// Time when the broker appended the record, in ms since the epoch.
     pub appended_at: i64,
 }
 
@@ -49,7 +49,7 @@ impl Consumer {
         Ok(Self { arrivals, is_done, thread: Some(thread) })
     }
 
-    /// All that has arrived so far.
+    /// Returns all records that have arrived so far.
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,9 +1,9 @@
-//! The demo: two nodes publish 1,000 tasks, one of them is killed half-way, and what was promised
-//! is held against what a consumer saw.
+//! The demo: two nodes publish 1,000 tasks, and one of them is killed half-way. The demo then
+//! compares the guarantees with the records that a consumer saw.
 //!
-//! Needs a Postgres, a Kafka and an etcd (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`,
-//! `PUNCTUAL_ETCD`) and the program (`PUNCTUAL_BIN`): `make demo` brings all of it. Exit code 0
-//! when every promise was kept, 1 when not.
+//! The demo needs Postgres, Kafka and etcd (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`,
+//! `PUNCTUAL_ETCD`) and the program (`PUNCTUAL_BIN`). `make demo` provides all of them. The exit
+//! code is 0 when every guarantee was kept, otherwise 1.
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own: it reads the environment and the clock, and waits, by itself"
@@ -19,7 +19,7 @@ mod wait;
 
 use std::process::ExitCode;
 
-/// Whatever ends the demo early, in words for whoever runs it.
+/// The reason for an early end of the demo, as text for the user.
 type Failure = Box<dyn std::error::Error>;
 
 #[tokio::main]

@@ -1,4 +1,4 @@
-//! The nodes: the release build of the program, in processes of their own.
+//! The nodes: the release build of the program, each in its own process.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ pub struct Node {
     pub name: &'static str,
     pub base: String,
     pub pid: u32,
-    /// What `/v1/cluster` calls it.
+    /// The node's id in `/v1/cluster`.
     pub id: Uuid,
     child: Child,
 }
 
-/// The program, with no settings but the demo's own.
+/// Returns the command of the program, with the demo's settings only.
 fn program(servers: &Servers) -> Result<Command, Failure> {
     let mut command = Command::new(setting("PUNCTUAL_BIN")?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
@@ -34,8 +34,8 @@ fn program(servers: &Servers) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Makes the schema. A horizon of two hours is enough for ten seconds, and its few leaves are made
-/// quickly.
+/// Creates the schema. A horizon of two hours is enough for ten seconds, and its few leaves are
+/// quick to create.
 pub async fn migrate(servers: &Servers) -> Result<(), Failure> {
     let output = program(servers)?.args(["migrate", "--horizon", "2h"]).output().await?;
     if output.status.success() {
@@ -79,13 +79,13 @@ impl Node {
         Ok(node)
     }
 
-    /// The cluster as this node sees it.
+    /// Returns the cluster as this node sees it.
     async fn cluster(&self, http: &reqwest::Client) -> Result<Value, Failure> {
         let text = http.get(format!("{}/v1/cluster", self.base)).send().await?.error_for_status()?.text().await?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The shards of the node with this id, as this node sees them.
+    /// Returns the shards of the node with this id, as this node sees them.
     pub async fn shards_of(&self, id: Uuid, http: &reqwest::Client) -> Result<Vec<u64>, Failure> {
         let cluster = self.cluster(http).await?;
         let nodes = cluster["nodes"].as_array().ok_or("/v1/cluster lists no nodes")?;
@@ -94,18 +94,18 @@ impl Node {
         Ok(shards.into_iter().flatten().filter_map(Value::as_u64).collect())
     }
 
-    /// Stops the process in its tracks (SIGSTOP), or lets it go on (SIGCONT).
+    /// Freezes the process (SIGSTOP), or resumes it (SIGCONT).
     pub async fn signal(&self, signal: &str) -> Result<(), Failure> {
         let status = Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status().await?;
         if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {}: {status}", self.pid).into()) }
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub async fn kill(&mut self) -> Result<(), Failure> {
         Ok(self.child.kill().await?)
     }
 
-    /// Lets the node drain, and waits until it has ended.
+    /// Drains the node, and waits until it has ended.
     pub async fn end(&mut self) -> Result<(), Failure> {
         self.signal("TERM").await?;
         let status = tokio::time::timeout(START_DEADLINE, self.child.wait()).await??;

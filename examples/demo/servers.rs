@@ -1,5 +1,4 @@
-//! The servers, and what the demo makes there for itself: a fresh database and a fresh topic,
-//! forgotten at its end.
+//! The servers, and the fresh database and topic that the demo creates there and drops at its end.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ pub struct Servers {
     admin: AdminClient<DefaultClientContext>,
 }
 
-/// How one task ended, as the execlog has it.
+/// The final state of one task in the execlog.
 #[derive(sqlx::FromRow)]
 pub struct FinalLine {
     pub id: Uuid,
@@ -51,8 +50,8 @@ impl Servers {
         Ok(servers)
     }
 
-    /// With the broker's append time: what the consumer then sees is when a record was really
-    /// there.
+    /// Creates the topic with the broker's append time, so that the consumer sees when a record was
+    /// really there.
     async fn create_topic(&self) -> Result<(), Failure> {
         let topic =
             NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime");
@@ -82,7 +81,7 @@ async fn administer(url: &str, statement: String) -> Result<(), sqlx::Error> {
     connection.close().await
 }
 
-/// The tasks that a node has claimed and not settled.
+/// Returns the tasks that a node has claimed and not settled.
 pub async fn unsettled(sql: &mut PgConnection, owner: Uuid) -> Result<Vec<Uuid>, Failure> {
     let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
         where b.settled_at is null and b.owner = $1";

@@ -1,4 +1,4 @@
-//! What happens, in order.
+//! The steps of the demo, in order.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,17 +18,17 @@ use crate::wait::{now_ms, until, until_ms};
 
 const TASK_COUNT: i64 = 1000;
 const SPAN_MS: i64 = 10_000;
-/// From before the submits to the first due time.
+/// Time from the start of the submits to the first due time.
 const LEAD_MS: i64 = 1500;
-/// How many submits are under way at once.
+/// Maximum number of submits in flight.
 const SUBMITTERS: usize = 32;
 const NODE_DEADLINE: Duration = Duration::from_secs(20);
-/// After the last due time: a take-over, and a margin for a slow machine.
+/// Time after the last due time: a take-over, and a margin for a slow machine.
 const END_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Tells the whole story; true when every promise was kept.
+/// Runs the demo. Returns true when every guarantee was kept.
 pub async fn tell() -> Result<bool, Failure> {
-    // reqwest wants to know whose TLS to use, though all of this is on one machine.
+    // reqwest requires a TLS provider, although all connections stay on one machine.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return Err("somebody else has chosen a TLS provider".into());
     }
@@ -86,7 +86,7 @@ async fn tell_on(servers: &Servers, logs: &Path) -> Result<bool, Failure> {
     Ok(facts.summarise())
 }
 
-/// Submits all tasks, half of them to each node; the due time that counts by id.
+/// Submits all tasks, half of them to each node. Returns the accepted due time of each task by id.
 async fn submit(topic: &str, start: i64, nodes: [&Node; 2], http: &reqwest::Client) -> Result<HashMap<Uuid, i64>, Failure> {
     let submits = (0..TASK_COUNT).zip(nodes.iter().cycle()).map(|(number, node)| async move {
         let due_at = start + number * SPAN_MS / TASK_COUNT;
@@ -100,7 +100,7 @@ async fn submit(topic: &str, start: i64, nodes: [&Node; 2], http: &reqwest::Clie
     futures_util::stream::iter(submits).buffer_unordered(SUBMITTERS).try_collect().await
 }
 
-/// One line on what has arrived since the last one; how many there are by now.
+/// Prints one line about the records since the last call. Returns the total number of records.
 async fn report_second(second: i64, start: i64, seen: usize, consumer: &Consumer, due_at: &HashMap<Uuid, i64>) -> usize {
     until_ms(start + second * 1000).await;
     let arrivals = consumer.arrivals();
@@ -110,13 +110,13 @@ async fn report_second(second: i64, start: i64, seen: usize, consumer: &Consumer
     arrivals.len()
 }
 
-/// Append time minus due time, in milliseconds.
+/// Returns the append time minus the due time, in milliseconds.
 pub fn lateness(arrival: &Arrival, due_at: &HashMap<Uuid, i64>) -> Option<i64> {
     due_at.get(&arrival.id).map(|due_at| arrival.appended_at - due_at)
 }
 
-/// Kills `victim` while it certainly holds unsettled work: it is frozen, Postgres is asked what it
-/// holds, and only if that is something it is killed.
+/// Kills `victim` while it certainly has unsettled work. The node is frozen, Postgres is asked for
+/// its unsettled work, and the node is killed only if there is some.
 async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &mut PgConnection) -> Result<Kill, Failure> {
     let shards = survivor.shards_of(victim.id, http).await?;
     until("the node holds unsettled work", NODE_DEADLINE, async || {
@@ -130,8 +130,8 @@ async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &
     .await?;
     victim.kill().await?;
     let killed_at = now_ms();
-    // Asked again: a claim that Postgres was carrying out has come to its end by now. Nobody adopts
-    // anything for seconds.
+    // Asked again, because a claim that Postgres was executing has finished by now. No node adopts
+    // batches for seconds.
     Ok(Kill {
         at: killed_at,
         in_flight: unsettled(sql, victim.id).await?.into_iter().collect(),
@@ -139,7 +139,7 @@ async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &
     })
 }
 
-/// Waits for what is still to come, then takes down what there is.
+/// Waits for the remaining records, then collects the facts.
 async fn gather(due_at: HashMap<Uuid, i64>, kill: Kill, consumer: &Consumer, sql: &mut PgConnection) -> Result<Facts, Failure> {
     let is_over = async || -> Result<Option<()>, Failure> {
         let open: i64 = sqlx::query_scalar(
@@ -150,7 +150,7 @@ async fn gather(due_at: HashMap<Uuid, i64>, kill: Kill, consumer: &Consumer, sql
         Ok((open == 0 && consumer.arrivals().len() >= due_at.len()).then_some(()))
     };
     if let Err(failure) = until("all tasks arrive and are settled", END_DEADLINE, is_over).await {
-        // The summary says what is missing.
+        // The summary lists the missing tasks.
         println!("\n  {failure}");
     }
     Ok(Facts { due_at, kill, arrivals: consumer.arrivals(), final_lines: final_lines(sql).await? })

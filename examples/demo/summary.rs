@@ -1,4 +1,4 @@
-//! What was promised, held against what a consumer saw and what the execlog says.
+//! Compares the guarantees with the records that a consumer saw and with the execlog.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,27 +9,27 @@ use crate::consumer::Arrival;
 use crate::servers::FinalLine;
 use crate::story::lateness;
 
-/// The default session TTL, and the second that a take-over may take on top of it.
+/// The default session TTL, plus one second that a take-over may take.
 const TAKE_OVER_MS: i64 = 3000 + 1000;
 
 pub struct Kill {
-    /// ms since the epoch.
+    /// Milliseconds since the epoch.
     pub at: i64,
-    /// What the node had claimed and not settled: only of these may there be duplicates.
+    /// The tasks that the node had claimed and not settled. Only these may have duplicates.
     pub in_flight: HashSet<Uuid>,
-    /// The shards that were without an owner then.
+    /// The shards that had no owner after the kill.
     pub shards: HashSet<u64>,
 }
 
 pub struct Facts {
-    /// The due time of each accepted task, ms since the epoch.
+    /// The due time of each accepted task in milliseconds since the epoch.
     pub due_at: HashMap<Uuid, i64>,
     pub kill: Kill,
     pub arrivals: Vec<Arrival>,
     pub final_lines: Vec<FinalLine>,
 }
 
-/// How late tasks were, in milliseconds.
+/// A distribution of lateness in milliseconds.
 #[derive(Clone, Copy, Default)]
 pub struct Spread {
     pub count: usize,
@@ -47,7 +47,7 @@ impl Spread {
 }
 
 impl Facts {
-    /// Prints the summary; true when every promise was kept.
+    /// Prints the summary. Returns true when every guarantee was kept.
     pub fn summarise(&self) -> bool {
         let first = self.first_arrivals();
         let lost = self.due_at.keys().filter(|id| !first.contains_key(*id)).count();
@@ -105,13 +105,14 @@ impl Facts {
         first
     }
 
-    /// One entry for each record beyond its task's first.
+    /// Returns one entry for each record beyond the first of its task.
     fn duplicates(&self) -> Vec<Uuid> {
         let mut seen = HashSet::new();
         self.arrivals.iter().map(|arrival| arrival.id).filter(|id| !seen.insert(*id)).collect()
     }
 
-    /// Tasks that did not end as exactly one published line whose receipt names a record of theirs.
+    /// Counts the tasks that did not end as exactly one published line whose receipt names one of
+    /// their records.
     fn wrong_ends(&self) -> usize {
         let mut lines: HashMap<Uuid, Vec<&FinalLine>> = HashMap::new();
         for line in &self.final_lines {
@@ -127,8 +128,8 @@ impl Facts {
         self.due_at.keys().filter(|id| !is_right(id)).count()
     }
 
-    /// True for what had to wait for the take-over: what was in flight on the killed node, and what
-    /// its shards had due until others took over.
+    /// Returns true for a task that had to wait for the take-over: it was in flight on the killed
+    /// node, or its shard had no owner when it was due.
     fn is_disturbed(&self, arrival: &Arrival) -> bool {
         let task = TaskId::from_uuid(arrival.id);
         let due_after = task.due_at().as_millis() - self.kill.at;

@@ -1,4 +1,4 @@
-//! The time, and waiting for facts.
+//! The time, and waiting for conditions.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use crate::Failure;
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Milliseconds since the epoch by this machine's clock, which its Postgres and Kafka share.
+/// Returns milliseconds since the epoch by this machine's clock, which Postgres and Kafka share.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
@@ -16,7 +16,7 @@ pub async fn until_ms(moment: i64) {
     tokio::time::sleep(Duration::from_millis(u64::try_from(moment - now_ms()).unwrap_or(0))).await;
 }
 
-/// Looks again and again until there is something, at most until `deadline`.
+/// Polls until `find` returns a value. Fails after `deadline`.
 pub async fn until<T>(
     what: &str,
     deadline: Duration,

@@ -1,4 +1,4 @@
-//! One connection, and the caller at its other end, as the bounds know them.
+//! Connections and callers, as the limits count them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::domain::Monotonic;
 
-/// A connection: how many requests came over it, how many are open, and since when none is.
+/// The counters of one connection: its requests, its open requests, and the time since it is idle.
 #[derive(Debug)]
 pub struct Line {
     pub caller: Caller,
@@ -36,21 +36,21 @@ impl Line {
         }
     }
 
-    /// A request's header has been read.
+    /// Counts a request whose header has been read.
     pub fn opened(&self, is_multiplexed: bool) {
         self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request's answer is written, or nobody waits for it any more.
+    /// Counts the end of a request: its answer is written, or its caller is gone.
     pub fn closed(&self, now: Monotonic) {
         self.idle_since_millis.store(millis_of(now), Ordering::Relaxed);
         self.open.fetch_sub(1, Ordering::Release);
     }
 
-    /// The request, of HTTP/1, is answered although a rest of its body is to come: no other request
-    /// can follow.
+    /// Records that an HTTP/1 request was answered before its whole body had arrived. No other
+    /// request can follow on this connection.
     pub fn leaves_rest(&self) {
         self.has_rest.store(true, Ordering::Release);
     }
@@ -59,17 +59,17 @@ impl Line {
         self.has_rest.load(Ordering::Acquire)
     }
 
-    /// Leaves the socket of the connection to whoever reads on.
+    /// Keeps the socket of the connection for the lingering close.
     pub fn leave(&self, stream: TcpStream) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
     }
 
-    /// The socket, once the connection has ended, if the other side may still be sending.
+    /// Returns the socket after the connection has ended, if the other side may still be sending.
     pub fn take_left(&self) -> Option<TcpStream> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// True when the connection is of HTTP/2 and has had a request.
+    /// True for an HTTP/2 connection that has had a request.
     pub fn is_multiplexed(&self) -> bool {
         self.is_multiplexed.load(Ordering::Relaxed)
     }
@@ -79,12 +79,12 @@ impl Line {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// Requests since the connection began.
+    /// Returns the number of requests since the connection began.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// How long the connection has been without a request; `None` while it has one.
+    /// Returns how long the connection has been without a request; `None` while it has one.
     pub fn idle_for(&self, now: Monotonic) -> Option<Duration> {
         if self.is_open() {
             return None;
@@ -98,8 +98,8 @@ fn millis_of(moment: Monotonic) -> u64 {
     u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who is connected: an entry for each address with an open connection, so that the bound on
-/// connections bounds these, too.
+/// The callers that are connected. Each address with an open connection has one entry, so the limit
+/// on connections also limits the entries.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 
@@ -109,8 +109,8 @@ struct Entered {
     places: Arc<Places>,
 }
 
-/// What a place is for. Each has places of its own, so that callers who take all of one kind do not
-/// keep a platform from asking how the node is.
+/// The use of a place. Each purpose has its own places, so callers that take all places of one kind
+/// cannot block the platform's health checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     Work,
@@ -120,7 +120,7 @@ pub enum Purpose {
     Metrics,
 }
 
-/// Places that a caller has taken.
+/// The places that a caller has taken.
 #[derive(Debug, Default)]
 struct Places {
     work: AtomicUsize,
@@ -139,8 +139,8 @@ impl Places {
 }
 
 impl Callers {
-    /// A connection from `address` has begun; `None` when as many of this caller as may be are
-    /// open.
+    /// Counts a new connection from `address`. Returns `None` when the caller has reached its limit
+    /// of connections.
     pub fn enter(&self, address: IpAddr, connections_max: usize) -> Option<Caller> {
         let address = caller_of(address);
         let mut all = self.lock();
@@ -157,7 +157,8 @@ impl Callers {
     }
 }
 
-/// One host's address; of IPv6 its network of 64 bits, which is what one host is given.
+/// Returns the address that identifies a caller. For IPv6 this is the /64 network, because one host
+/// usually gets a whole one.
 fn caller_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
@@ -165,7 +166,7 @@ fn caller_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One caller, held by each of its connections.
+/// One caller. Each of its connections has a handle.
 #[derive(Debug)]
 pub struct Caller {
     places: Arc<Places>,
@@ -174,12 +175,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// All of an IPv6 network of 64 bits are one caller.
+    /// Returns the caller's address. All addresses of an IPv6 /64 network are one caller.
     pub const fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Takes one of the `max` places that a caller has for `purpose`; false when it has them all.
+    /// Takes one of the caller's `max` places for `purpose`. Returns false when all are taken.
     pub fn take_place(&self, purpose: Purpose, max: usize) -> bool {
         let more = |taken: usize| (taken < max).then_some(taken + 1);
         self.places.of(purpose).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()

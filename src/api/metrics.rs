@@ -1,4 +1,4 @@
-//! What is measured of the API.
+//! The metrics of the API.
 
 use std::time::Duration;
 
@@ -6,11 +6,12 @@ use axum::http::{Method, StatusCode};
 
 use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durations};
 
-/// Names and values come from tables of this crate, never from a request: their number is bounded.
+/// Label names with their values. Both come from tables of this crate and never from a request, so
+/// the number of series is limited.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The bounds that turn something away, those of the service included. Each has a series from the
-/// start, so that its first event is not missed by a rate.
+/// The limits that reject something, those of the service included. Each has a series from the
+/// start, so that a rate does not miss its first event.
 const BOUNDS: [&str; 17] = [
     "requests_in_flight",
     "caller_requests",
@@ -30,7 +31,7 @@ const BOUNDS: [&str; 17] = [
     "cancel_queue",
     "topic_look_ups",
 ];
-/// What a caller may be too slow for; the same.
+/// The deadlines that a slow caller can miss. Each has a series from the start, too.
 const DEADLINES: [&str; 4] = ["header", "answer", "idle", "rest"];
 
 #[derive(Clone, Debug)]
@@ -105,13 +106,13 @@ impl Metrics {
         self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
     }
 
-    /// So many tasks of a batch were answered with `status`.
+    /// Counts tasks of a bulk submit that were answered with `status`.
     pub fn batch_tasks(&self, status: StatusCode, count: u64) {
         self.batch_tasks.get_or_create(&[("status", status_label(status))]).inc_by(count);
     }
 
-    /// A caller was too slow: it was waited for `header`, `idle`, `answer`, or for the `rest` of
-    /// what it sent.
+    /// Counts a caller that was cut off because it was too slow: with its `header`, while `idle`,
+    /// in reading its `answer`, or with the `rest` of its body.
     pub fn cut_off(&self, deadline: &'static str) {
         debug_assert!(DEADLINES.contains(&deadline), "{deadline} is not in the list of deadlines");
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();
@@ -154,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands in backticks in the papers' row of a metric.
+    /// The words in backticks in the docs' table row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
         let paper = include_str!("../../docs/operations.md");
         let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);

@@ -1,4 +1,5 @@
-//! The interface written down beside its routes: operations, schemas, the OpenAPI document.
+//! The description of the interface, kept beside its routes: operations, schemas, the OpenAPI
+//! document.
 
 pub mod document;
 pub mod operation;

@@ -1,5 +1,5 @@
-//! Every answer that is no success: the problems, their types, their pages, and which refusal is
-//! which.
+//! Every answer that is not a success: the problems, their types, their pages, and the type of each
+//! refusal.
 
 pub mod pages;
 pub mod problem;

@@ -1,5 +1,5 @@
-//! Requests, read: bodies, fields, queries, drafts of tasks, and the headers that say which request
-//! it is.
+//! Reads requests: bodies, fields, queries, drafts of tasks, and the headers that identify a
+//! request.
 
 pub(super) mod body;
 pub mod draft;

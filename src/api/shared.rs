@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The state that all handlers share: settings, limits, metrics, the service.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -19,56 +19,57 @@ use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
-/// Each bound with its status when it is reached; docs/operations.md has them in one table.
-/// `/livez`, `/readyz` and `/metrics` are held by those on connections and headers, and have places
-/// of their own, which are no setting.
+/// The limits of the API, each with the status of a request that exceeds it. docs/operations.md
+/// lists them in one table. `/livez`, `/readyz` and `/metrics` obey only the limits on connections
+/// and headers. They have places of their own, whose number is not a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Bytes of one body, as it comes and unpacked: 413. At most 4 GiB.
+    /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being read, unpacked, parsed or stored, and of answers beyond
-    /// 64 KiB until they are written: 503. At least one of the largest always fits, if it is not
-    /// compressed.
+    /// Total bytes of the bodies that are being read, unpacked, parsed or stored, and of answers
+    /// beyond 64 KiB until they are written: 503. One uncompressed body of the largest size always
+    /// fits.
     pub body_memory_max: usize,
-    /// Bytes of a request's header, with 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
+    /// Bytes of a request's header, plus 32 for each field (RFC 9113, 6.5.2): 431. At most 64 KiB.
     pub header_bytes_max: usize,
-    /// Tasks of one batch: 413. At most 10,000.
+    /// Tasks of one bulk submit: 413. At most 10,000.
     pub batch_tasks_max: usize,
-    /// Requests from their header until their answer is written: 503.
+    /// Requests in flight, from their header until their answer is written: 503.
     pub requests_in_flight_max: usize,
-    /// Of these, requests of one caller, which is an address: 429.
+    /// Requests in flight of one caller (one address): 429.
     pub caller_requests_max: usize,
-    /// Of these, requests of one connection of HTTP/2: those beyond it are refused as streams.
+    /// Requests in flight on one HTTP/2 connection. Streams beyond the limit are refused.
     pub streams_max: u32,
-    /// Connections, idle ones included: those beyond it are answered 503 and closed.
+    /// Connections, idle ones included. A connection beyond the limit is answered 503 and closed.
     pub connections_max: usize,
-    /// Of these, connections of one caller, at least one: those beyond it are answered 429 and
+    /// Connections of one caller, at least one. A connection beyond the limit is answered 429 and
     /// closed.
     pub caller_connections_max: usize,
-    /// How long the header of a request may take from its first byte, and the first request of a
-    /// connection from its beginning: closed without an answer.
+    /// How long the header of a request may take from its first byte. The same limit applies to the
+    /// first request of a connection, counted from the connection's beginning. Afterwards the
+    /// connection is closed without an answer.
     pub header_timeout: Duration,
-    /// How long a connection may be without a request: closed.
+    /// How long a connection may be without a request before it is closed.
     pub idle_timeout: Duration,
     /// How long a request may take from its header to its answer: 408 while its body is awaited,
-    /// 503 after.
+    /// 503 afterwards.
     pub request_deadline: Duration,
-    /// How long a caller may take to read what is ready to be written, up to 64 KiB of it: closed.
-    /// A stream of HTTP/2 is reset this long after `request_deadline`.
+    /// How long a caller may take to read output that is ready, up to 64 KiB of it, before the
+    /// connection is closed. An HTTP/2 stream is reset this long after `request_deadline`.
     pub answer_timeout: Duration,
 }
 
-/// The bound on bodies that are unpacked at a time.
+/// The name of the limit on bodies that are unpacked at the same time.
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
-/// Each may take a window of 8 MiB, and unpacking is the CPU's work alone: more of them at a time
-/// would make none quicker.
+/// Each decoder may take a window of 8 MiB. Unpacking only uses the CPU, so more of them at a time
+/// would not finish sooner.
 const UNPACKED_AT_ONCE_MAX: usize = 8;
 
-/// Texts of metrics that may be read at a time; each may have some hundred KiB. More than one
-/// caller can ask for.
+/// Metrics texts that may be read at the same time; each may have some hundred KiB. The number is
+/// more than one caller can ask for.
 const METRICS_AT_ONCE_MAX: usize = 128;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Debug)]
 pub struct Shared {
     pub service: Service,
@@ -77,27 +78,27 @@ pub struct Shared {
     pub registry: Arc<Registry>,
     /// The OpenAPI document.
     pub document: Bytes,
-    /// Bytes that bodies, and large answers, may still take.
+    /// Bytes still free for bodies and large answers.
     pub body_memory: Arc<Semaphore>,
     pub body_memory_max: u32,
-    /// Bytes that answers may still have which wait for such memory although they are made: a
-    /// quarter of it, or one answer.
+    /// Bytes still free for finished answers that wait for `body_memory`: a quarter of it, or one
+    /// answer.
     pub waiting_answers: Semaphore,
     pub waiting_answers_max: u32,
-    /// Bodies that may still be unpacked at the same time.
+    /// Free slots for bodies that are being unpacked.
     pub unpacking: Semaphore,
-    /// Requests that may still be taken in.
+    /// Free places for requests.
     requests: Semaphore,
-    /// Texts of metrics that may still be asked for.
+    /// Free places for requests of metrics.
     metrics_texts: Semaphore,
     caller_said: Mutex<Throttle>,
 }
 
-/// Which caller is at its bound is said so often.
+/// The shortest interval between two log lines about callers at their limit.
 const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
 
 impl Shared {
-    /// Says who is at a caller's bound; others within a minute are counted, not said.
+    /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
         if self.caller_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(clock::monotonic()) {
             tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
@@ -105,7 +106,7 @@ impl Shared {
     }
 
     pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>, document: Bytes) -> Self {
-        // One body of the largest size always fits, whatever the settings say.
+        // One body of the largest size always fits, whatever the settings are.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
         let body_memory_max = u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let body_memory = Arc::new(Semaphore::new(usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS)));
@@ -130,8 +131,8 @@ impl Shared {
         }
     }
 
-    /// The places that all callers together have for `purpose`, and the name of their bound. Those
-    /// for health are bounded by the connections.
+    /// Returns the places that all callers together have for `purpose`, and the name of their
+    /// limit. Health checks are limited by the connections alone.
     pub fn places(&self, purpose: Purpose) -> Option<(&Semaphore, &'static str)> {
         match purpose {
             Purpose::Work => Some((&self.requests, "requests_in_flight")),
@@ -140,7 +141,8 @@ impl Shared {
         }
     }
 
-    /// What came in time; else `problem` is what the caller is told, and it is given the reason.
+    /// Returns the result if it came in time. Otherwise returns `problem`, which is given the
+    /// reason.
     pub fn in_time<T>(&self, held: Result<T, Elapsed>, problem: impl FnOnce(&str) -> Problem) -> Result<T, Problem> {
         held.map_err(|_elapsed| {
             self.metrics.rejected("request_deadline");
@@ -148,15 +150,16 @@ impl Shared {
         })
     }
 
-    /// What the service answers in time; `unknown` is what the caller is told when it is not known
-    /// what was done.
+    /// Calls the service, within the deadline. `unknown` makes the problem for a call whose effect
+    /// is unknown.
     pub fn ask<T>(
         &self,
         deadline: Deadline,
         call: impl Future<Output = Result<T, Unavailable>>,
         unknown: impl Fn(&str) -> Problem,
     ) -> impl Future<Output = Result<T, Problem>> {
-        // On the heap, for it is large, and so would be whatever waits for it.
+        // The future is large, so it is on the heap: otherwise every future that awaits it would be
+        // as large.
         let call = Box::pin(call);
         async move {
             let answer = self.in_time(deadline.hold(call).await, &unknown)?;
@@ -164,19 +167,19 @@ impl Shared {
         }
     }
 
-    /// What an answer that found nothing of `topic` says of it: whether it is there, or null when
-    /// that cannot be told. `searched`: see [`Service::knows_topic`].
+    /// Returns whether `topic` exists, for an answer that found no tasks of it; `None` when this is
+    /// unknown. For `searched` see [`Service::knows_topic`].
     pub async fn knows_topic(&self, deadline: Deadline, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         deadline.hold(Box::pin(self.service.knows_topic(topic, searched))).await.ok().flatten()
     }
 
-    /// When a request that has just arrived must be answered.
+    /// Returns the deadline of a request that has just arrived.
     pub fn deadline(&self) -> Deadline {
         Deadline::after(self.settings.request_deadline)
     }
 }
 
-/// When a request must be answered.
+/// The time by which a request must be answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Monotonic);
 
@@ -185,7 +188,7 @@ impl Deadline {
         Self(clock::monotonic().plus(span))
     }
 
-    /// Waits for `future` no longer than that.
+    /// Waits for `future`, until the deadline at most.
     pub async fn hold<F: Future>(self, future: F) -> Result<F::Output, Elapsed> {
         tokio::time::timeout(self.0.since(clock::monotonic()), future).await
     }

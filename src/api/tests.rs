@@ -1,4 +1,4 @@
-//! The API as its callers see it, over a model of the node's service.
+//! Tests of the API as its callers see it, over a model of the node's service.
 
 mod answers;
 mod bounds;
@@ -33,7 +33,7 @@ use crate::telemetry::Registry;
 type Response = axum::http::Response<Answer>;
 
 impl Api {
-    /// Answers a request that came over a connection of its own, each from the same caller.
+    /// Answers a request over its own connection. All requests come from the same caller.
     async fn ask(&self, request: Request<Body>) -> Response {
         self.ask_of(&Callers::default(), request).await
     }
@@ -46,7 +46,7 @@ impl Api {
     }
 }
 
-/// Wide enough for whatever a test does not bound itself.
+/// Limits that are wide enough for tests which do not set them.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -107,7 +107,7 @@ async fn json_of(response: Response) -> Value {
     serde_json::from_str(&text_of(response).await).unwrap()
 }
 
-/// The value of a line of `/metrics`.
+/// Returns the value of one line of `/metrics`.
 async fn metric(api: &Api, line: &str) -> Option<String> {
     let text = text_of(api.ask(bare("GET", "/metrics")).await).await;
     text.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
@@ -117,7 +117,7 @@ fn header_of<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
     response.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-/// Submits a task that must be taken, and answers it.
+/// Submits a task that must be accepted, and returns the answer.
 async fn submit(api: &Api, task: &str) -> Value {
     let response = api.ask(post("/v1/tasks", task.to_owned())).await;
     assert_eq!(response.status(), StatusCode::CREATED);

@@ -1,4 +1,4 @@
-//! Puts a node together from its modules.
+//! Assembles a node from its modules.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -58,31 +58,34 @@ use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::Registry;
 use crate::{etcd, kafka};
 
-/// How far behind the front a claim looks again: longer than an insert takes to commit.
+/// How far behind the watermark a claim looks again. The slack must be longer than an insert takes
+/// to commit.
 const SLACK: Duration = Duration::from_millis(750);
-/// No tick is stretched further, however wide the window: as long as `--tick` may be at most.
+/// Maximum length of a stretched tick, however wide the window is. It equals the maximum of
+/// `--tick`.
 const TICK_MAX: Duration = Duration::from_secs(1);
-/// Tasks that a claim aims at.
+/// Number of tasks that a claim aims at.
 const CLAIM_TARGET: u64 = 1_000;
-/// A topic without an acknowledgement for so long while records wait is parked; or for half of the
-/// publish deadline, if that is shorter: past it none waits.
+/// The circuit breaker of a topic opens when records wait and no acknowledgement came for this
+/// long. Half of the publish deadline applies when that is shorter, because no record waits past
+/// the deadline.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Connections for look-ups.
+/// Maximum number of connections for look-ups.
 const LOOK_UPS_MAX: usize = 4;
-/// Connections for replacements, and for the entries of names.
+/// Maximum number of connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
-/// Connections for lists, and for dead letters.
+/// Maximum number of connections for lists, and for dead letters.
 const LISTS_MAX: usize = 2;
 const DEAD_LETTERS_MAX: usize = 2;
-/// A small batch costs more than its tasks: so many are held at most.
+/// Maximum number of batches in flight. A small batch costs more than its tasks.
 pub const IN_FLIGHT_BATCHES_MAX: usize = 8_192;
-/// A start is not delayed for longer by a Kafka that does not answer.
+/// Maximum delay of a start by a Kafka that does not answer.
 const PRELOAD_DEADLINE: Duration = Duration::from_secs(2);
-/// Waits between tries to make the partitions.
+/// Pause between attempts to create the partitions.
 const PARTITIONS_RETRY: Duration = Duration::from_millis(500);
 
-/// What can be made before the servers are there.
+/// The parts that can be built before the servers are reachable.
 #[derive(Debug)]
 pub struct Parts {
     pub node: NodeId,
@@ -91,7 +94,7 @@ pub struct Parts {
     pub contact: kafka::Contact,
     topics: kafka::Topics,
     kafka_metrics: kafka::Metrics,
-    /// None: this node is alone.
+    /// `None` when this node is the only one.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     membership_metrics: membership::Metrics,
     maintenance_metrics: maintenance::Metrics,
@@ -99,7 +102,7 @@ pub struct Parts {
     advertise: String,
 }
 
-/// What is needed to end a node.
+/// The parts that are needed to end a node.
 #[derive(Debug)]
 pub struct Running {
     pub membership: Membership,
@@ -108,7 +111,8 @@ pub struct Running {
     intake: Intake,
 }
 
-/// Nobody but that thread sees whether Kafka is there.
+/// Fails when the thread that probes Kafka has panicked. Only that thread sees whether Kafka is
+/// reachable.
 async fn watch_prober(topics: kafka::Topics, stopping: CancellationToken) -> Result<(), Failure> {
     tokio::select! {
         () = stopping.cancelled() => Ok(()),
@@ -145,7 +149,8 @@ impl Parts {
         })
     }
 
-    /// What the node waits for while it starts: Postgres, for this reason, and what else is away.
+    /// Returns the requirements that the node waits for while it starts: Postgres, for this reason,
+    /// and other servers that are away.
     pub fn missing(&self, reason: String) -> Vec<NotReady> {
         let mut missing = vec![NotReady { what: Requirement::Postgres, why: reason }];
         if !self.contact.is_held() {
@@ -161,13 +166,13 @@ impl Parts {
 }
 
 impl Running {
-    /// True when nothing waits to be stored, published or settled.
+    /// Returns true when no task waits to be stored, published or settled.
     pub fn is_idle(&self) -> bool {
         self.intake.is_idle() && self.in_flight.is_idle()
     }
 
-    /// Gives up what is left when there is no more time: nothing of it leaves this node any more,
-    /// and others adopt it.
+    /// Gives up the remaining work when the time has run out. This node publishes none of it any
+    /// more, and other nodes adopt it.
     pub fn give_up(&self) {
         let batches = self.in_flight.give_up_all();
         if let Err(error) = self.publisher.purge() {
@@ -176,7 +181,7 @@ impl Running {
     }
 }
 
-/// What a node is built from.
+/// The inputs of the assembly of a node.
 struct Site<'a> {
     settings: &'a Settings,
     parts: &'a Parts,
@@ -184,7 +189,7 @@ struct Site<'a> {
     tasks: &'a Tasks,
 }
 
-/// What most of its loops work with.
+/// The parts that most loops of the node share.
 struct Core {
     shared: Arc<Shared>,
     membership: Membership,
@@ -242,7 +247,8 @@ pub async fn start(
 }
 
 impl Site<'_> {
-    /// Makes sure that there are leaves before anything is inserted or claimed, and keeps at it.
+    /// Ensures that leaves exist before a task is inserted or claimed, and continues to maintain
+    /// them.
     async fn keep_partitions(&self, leaves: &Arc<Leaves>, clock: &Arc<ClusterClock>, service: &Service) {
         let retention = &self.settings.retention;
         let rules =
@@ -278,8 +284,8 @@ impl Site<'_> {
         self.tasks.spawn("free names", sweeping);
     }
 
-    /// Fetches the metadata of the topics that were in use lately: their first records then need
-    /// not wait for it.
+    /// Fetches the metadata of recently used topics, so that their first records need not wait for
+    /// it.
     async fn preload(&self, publisher: &Publisher) {
         match recent_topics(&self.parts.postgres).await {
             Ok(topics) if topics.is_empty() => {}
@@ -366,9 +372,9 @@ impl Site<'_> {
         let (settings, cluster) = (self.settings, self.cluster);
         let pace = Pace {
             tick: settings.tick,
-            // A claim has taken 80 to 130 ms on a bad disk: a window of 200 ms still hides it.
+            // A claim has taken 80 to 130 ms on a bad disk. A window of 200 ms still hides that.
             tick_calm: (cluster.window / 4).clamp(settings.tick, TICK_MAX),
-            // The first claim of what comes then is small: 120 ms are left for it.
+            // The first claim after an idle time is small. 120 ms are left for it.
             tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
             loop_count: settings.claim_loops,
         };
@@ -459,7 +465,7 @@ impl Site<'_> {
     }
 }
 
-/// What the settings of a node mean for etcd. `None`: this node is the only one.
+/// Converts the settings of a node for etcd. Returns `None` when this node is the only one.
 fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
     let wanted = settings.etcd.as_ref()?;
     let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());

@@ -1,10 +1,10 @@
-//! What the settings of a node mean for Kafka.
+//! Converts the settings of a node for Kafka.
 
 use crate::config::{Problem, Property, Settings};
 use crate::kafka;
 
-/// The producer holds more than the node lets itself have in flight, so that a full queue is rare:
-/// a claim may pass the bound by its own size.
+/// Headroom of the producer's queue above the in-flight limit of the node, so that a full queue is
+/// rare. A claim may exceed the limit by its own size.
 const HEADROOM_TASKS: usize = 20_000;
 
 pub fn of(settings: &Settings) -> kafka::Settings {
@@ -19,7 +19,7 @@ pub fn of(settings: &Settings) -> kafka::Settings {
     }
 }
 
-/// Everything that is wrong with properties of librdkafka; no value is repeated.
+/// Returns all problems of librdkafka properties. No value is repeated.
 pub fn problems(properties: &[Property]) -> Vec<Problem> {
     let of_property = |text| Problem { flag: "--kafka-property", text };
     let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);

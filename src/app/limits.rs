@@ -1,5 +1,5 @@
-//! The limits of a node: as metrics, so that an alarm can say "nine tenths of it" whatever it is
-//! set to; and room for its open files.
+//! The limits of a node. They are exported as metrics, so that an alarm can say "nine tenths of it"
+//! for any setting. The module also makes room for the open files of the node.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -7,7 +7,8 @@ use super::assembly::IN_FLIGHT_BATCHES_MAX;
 use crate::config::Bounds;
 use crate::telemetry::{Family, Gauge, Registry};
 
-/// One sample for each, labelled with the metric that it bounds, without its `punctual_`.
+/// Registers one sample for each limit. Its label is the metric that it limits, without
+/// `punctual_`.
 pub fn register(registry: &mut Registry, bounds: &Bounds) {
     let family: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
     let all = [
@@ -28,12 +29,13 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
     registry.register("punctual_bound", "What this node has set as the bound of another metric, in that one's unit", family);
 }
 
-/// Sessions of Postgres, connections to brokers and to etcd, the log: beside those of callers.
+/// Open files of the node itself, in addition to those of callers: sessions of Postgres,
+/// connections to brokers and to etcd, the log.
 const OWN: u64 = 256;
 
-/// Raises the soft limit as far as `connections_max` needs it and the hard one lets it. Beyond the
-/// limit nothing is accepted, and the node's own connections cannot be opened again, while no
-/// caller is told.
+/// Raises the soft limit on open files to the needs of `connections_max`, as far as the hard limit
+/// allows. At the limit the node accepts no connections and cannot reopen its own, and callers get
+/// no error.
 pub(super) fn make_room(connections_max: usize) {
     let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OWN);
     let limit = getrlimit(Resource::Nofile);

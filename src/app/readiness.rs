@@ -1,5 +1,5 @@
-//! Says when the node becomes ready and when it no longer is: in the log, and in the metrics what
-//! is missing.
+//! Reports whether the node is ready. The log says when that changes, and the metrics say which
+//! requirements are missing.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::node::requests::service::Service;
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};
 
-/// How often it is looked; what comes and goes in between is told by whatever it was.
+/// Interval of the checks. A shorter interruption is logged by the module that has it.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ impl Metrics {
     }
 }
 
-/// Runs until the node drains: the log says that by itself.
+/// Reports readiness until the node drains. The drain has its own log line.
 pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(), Failure> {
     let mut said = Said { lacked: None, changed_at: clock::monotonic() };
     loop {
@@ -56,8 +56,8 @@ pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(),
 }
 
 struct Said {
-    /// None before the node was ready for the first time: what a start waits for is told by
-    /// whatever waits.
+    /// `None` before the node was ready for the first time. During a start, the waiting module logs
+    /// the reason.
     lacked: Option<Vec<Requirement>>,
     changed_at: Monotonic,
 }

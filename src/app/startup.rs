@@ -1,4 +1,4 @@
-//! Waits for the servers that a node needs, saying which one is missing.
+//! Waits for the servers that a node needs, and logs which one is missing.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::shutdown::{Failure, Tasks};
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Waits until the database can be used; `None` when the node was told to stop meanwhile.
+/// Waits until the database is usable. Returns `None` when the node was told to stop meanwhile.
 ///
 /// # Errors
-/// When waiting would not help: an old schema, settings of the server that break a promise.
+/// When waiting would not help: an old schema, or server settings that break a guarantee.
 pub async fn wait_for_postgres(
     settings: &Settings,
     parts: &Parts,
@@ -31,7 +31,7 @@ pub async fn wait_for_postgres(
     loop {
         let tried = tokio::select! {
             tried = try_postgres(settings, parts) => tried,
-            // What a migration has begun is rolled back with its connection.
+            // An unfinished migration is rolled back with its connection.
             () = tasks.draining.cancelled() => return Ok(None),
         };
         let reason = match tried {
@@ -78,8 +78,8 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
     Ok(checked)
 }
 
-/// Postgres is away, or another node holds a lock: it may be migrating, and that may take longer
-/// than a wait for a lock.
+/// Returns true for errors that pass: Postgres is away, or another node holds a lock. That node may
+/// be migrating, which may take longer than a lock timeout.
 fn passes(error: &Error) -> bool {
     error.is_away() || matches!(error, Error::GaveWay { .. })
 }

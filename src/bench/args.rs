@@ -1,4 +1,4 @@
-//! The command lines of `bench`. The comments on the fields are the manual that `--help` prints.
+//! The command lines of `bench`. The comments on the fields are the text of `--help`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,10 +65,10 @@ pub struct Common {
 }
 
 impl Bench {
-    /// Refuses what can be measured to no purpose, before anything is done.
+    /// Refuses command lines that cannot give a meaningful result, before the run starts.
     ///
     /// # Errors
-    /// In words.
+    /// Returns the reason as text.
     pub fn check(&self) -> Result<(), String> {
         let (measured, steady) = match &self.scenario {
             Scenario::Lateness(args) => (Some(args.measured), Some(&args.steady)),

@@ -1,4 +1,4 @@
-//! What processes cost, read from `/proc`: processor time with that of their children, and memory.
+//! Reads the cost of processes from `/proc`: CPU time with that of their children, and memory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::results::report::Usage;
 use super::results::{float, ratio};
 
-/// Linux tells processes' times in ticks of 1/100 s on every platform that this program is built
-/// for.
+/// Linux counts the times of processes in ticks of 1/100 s on every platform that this program is
+/// built for.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Who is watched: a name for people, and the process or a file that holds its number (read at each
-/// sample: the process may be started later).
+/// A watched process: a name for people, and the process id or a file that holds it. The file is
+/// read at each sample, because the process may start later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     pub name: String,
@@ -26,7 +26,7 @@ pub enum Process {
     File(PathBuf),
 }
 
-/// Processor time and memory of all that are watched, at one moment.
+/// CPU time and memory of all watched processes at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     used: Vec<Option<Used>>,
@@ -41,7 +41,7 @@ struct Used {
 impl std::str::FromStr for Watched {
     type Err = String;
 
-    /// `node=123`, or `node=FILE` with a file that holds the number.
+    /// Parses `node=123`, or `node=FILE` with a file that holds the process id.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "write it like node=123, or node=FILE with a file that holds the number".to_owned();
         let (name, process) =
@@ -59,14 +59,14 @@ impl Watched {
         }
     }
 
-    /// True when there is such a process now.
+    /// Returns true when the process exists now.
     pub fn is_there(&self) -> bool {
         self.number().is_some_and(|number| stat_of(number).is_some())
     }
 }
 
 impl Sample {
-    /// Takes one; a process that is not there has none.
+    /// Takes a sample. A process that does not exist has none.
     pub fn take(watched: &[Watched]) -> Self {
         let children = if watched.is_empty() { HashMap::new() } else { children() };
         let used = |watched: &Watched| {
@@ -81,7 +81,7 @@ impl Sample {
         Self { used: watched.iter().map(used).collect() }
     }
 
-    /// What was used from `earlier` to this sample: by task, when there were `task_count`, and as a
+    /// Returns the usage from `earlier` to this sample: per task, for `task_count` tasks, and as a
     /// share of one core over `span`.
     pub fn since(&self, earlier: &Self, watched: &[Watched], task_count: u64, span: Duration) -> Vec<Usage> {
         let pairs = watched.iter().zip(self.used.iter().zip(&earlier.used));
@@ -98,7 +98,7 @@ impl Sample {
         pairs.filter_map(usage).collect()
     }
 
-    /// Resident memory of the watched by name.
+    /// Returns the resident memory of the watched processes by name.
     pub fn resident(&self, watched: &[Watched]) -> Vec<(String, u64)> {
         watched.iter().zip(&self.used).filter_map(|(watched, used)| Some((watched.name.clone(), (*used)?.bytes))).collect()
     }
@@ -107,7 +107,7 @@ impl Sample {
 struct Stat {
     parent: u32,
     cpu: Duration,
-    /// Of children that have ended and were waited for.
+    /// CPU time of children that have ended and were waited for.
     ended_children: Duration,
 }
 
@@ -116,8 +116,8 @@ fn stat_of(number: u32) -> Option<Stat> {
 }
 
 fn parse(stat: &str) -> Option<Stat> {
-    // The name of the program stands in brackets and may itself hold spaces and brackets; the third
-    // field follows the last one.
+    // The program's name stands in brackets and may itself contain spaces and brackets. The third
+    // field follows the last bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u32>().ok();
@@ -132,7 +132,7 @@ fn resident(number: u32) -> u64 {
     kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Each process's children.
+/// Returns the children of each process.
 fn children() -> HashMap<u32, Vec<u32>> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let Ok(entries) = fs::read_dir("/proc") else { return children };

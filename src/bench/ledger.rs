@@ -1,8 +1,8 @@
-//! What was submitted, held against what arrived: which tasks were early, lost, or published twice,
-//! and how late each was.
+//! Compares the submitted tasks with the records that arrived: early, lost or duplicate tasks, and
+//! the lateness of each.
 //!
-//! A task is known by the key of its record: sixteen hexadecimal digits, the first half of them
-//! this run's, so that records of other runs are told apart.
+//! A task is identified by the key of its record: sixteen hexadecimal digits. The first half
+//! identifies the run, so that records of other runs can be ignored.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use super::results::quantiles::Spans;
 use super::results::report::{Counts, Moment};
 use super::results::{float, float_of, ratio};
 
-/// One task to be submitted.
+/// A task to be submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planned {
     /// The key of its record, as a number.
@@ -19,28 +19,28 @@ pub struct Planned {
     pub due_at: i64,
 }
 
-/// What was said of a submit.
+/// The answer to the submit of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Reply {
-    /// Not answered, or the answer was lost: it may be stored.
+    /// No answer yet, or the answer was lost: the task may be stored.
     #[default]
     Unknown,
     Accepted,
     Refused,
 }
 
-/// Twelve bytes a task, for a soak has millions.
+/// The state of a task. It takes twelve bytes, because a soak has millions of tasks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// Milliseconds after the ledger's start; due before it is due at it.
+    /// Milliseconds after the ledger's start. An earlier due time is stored as the start.
     due_at: u32,
     appended_at: u32,
     record_count: u8,
     reply: Reply,
 }
 
-/// The book of one run.
+/// The record of one run.
 #[derive(Debug)]
 pub struct Ledger {
     run: u32,
@@ -53,17 +53,17 @@ pub struct Ledger {
 struct Pages {
     entries: Vec<Entry>,
     accepted_count: usize,
-    /// Tasks that arrived and were accepted, or may be.
+    /// Number of tasks that arrived and were accepted, or may have been.
     arrived_count: usize,
     first_at: Option<i64>,
     last_at: Option<i64>,
     reason: Option<String>,
 }
 
-/// Due times, in milliseconds since the epoch, from the first up to, not including, the second.
+/// A range of due times in milliseconds since the epoch. The end is exclusive.
 pub type Range = std::ops::Range<i64>;
 
-/// What is known of a run while it goes on.
+/// The figures of a run in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
     pub planned_count: usize,
@@ -75,12 +75,13 @@ pub struct Snapshot {
 }
 
 impl Ledger {
-    /// `run` tells its tasks from all others'; `started_at` is in milliseconds since the epoch.
+    /// Creates a ledger. `run` distinguishes its tasks from those of other runs. `started_at` is in
+    /// milliseconds since the epoch.
     pub fn new(run: u32, started_at: i64) -> Self {
         Self { run, started_at, pages: Mutex::default() }
     }
 
-    /// Takes down a task that is about to be submitted.
+    /// Records a task that is about to be submitted.
     pub fn plan(&self, due_at: i64) -> Planned {
         let mut pages = self.pages();
         let serial = u64::try_from(pages.entries.len()).unwrap_or(u64::MAX) & u64::from(u32::MAX);
@@ -88,7 +89,7 @@ impl Ledger {
         Planned { key: (u64::from(self.run) << 32) | serial, due_at }
     }
 
-    /// Takes down what a submit was answered, task by task; `reason` is that of the first that was
+    /// Records the answer to a submit, task by task. `reason` belongs to the first task that was
     /// not accepted.
     pub fn answered(&self, tasks: &[Planned], reply: impl Fn(usize) -> Reply, reason: Option<&str>) {
         let mut pages = self.pages();
@@ -103,12 +104,12 @@ impl Ledger {
         }
     }
 
-    /// Notes why the answer to a submit was lost.
+    /// Records why the answer to a submit was lost.
     pub fn unanswered(&self, reason: &str) {
         self.pages().reason.get_or_insert_with(|| format!("no answer: {reason}"));
     }
 
-    /// Takes down a record; those of other runs are passed over.
+    /// Records the arrival of a record. Records of other runs are ignored.
     pub fn arrived(&self, key: &[u8], appended_at: i64) {
         let Some(index) = parse(key).and_then(|key| self.index_of(key)) else { return };
         let since_start = self.since_start(appended_at);
@@ -134,24 +135,24 @@ impl Ledger {
         }
     }
 
-    /// How many accepted tasks due before `before` have no record yet.
+    /// Returns the number of accepted tasks due before `before` that have no record yet.
     pub fn missing_count(&self, before: i64) -> usize {
         let before = self.since_start(before);
         let is_missing = |entry: &&Entry| entry.reply == Reply::Accepted && entry.record_count == 0 && entry.due_at < before;
         self.pages().entries.iter().filter(is_missing).count()
     }
 
-    /// Why the first submit that was refused, or got no answer, was not accepted.
+    /// Returns why the first submit failed that was refused or got no answer.
     pub fn reason(&self) -> Option<String> {
         self.pages().reason.clone()
     }
 
-    /// The promises, counted over the whole run.
+    /// Returns how well the guarantees were kept over the whole run.
     pub fn counts(&self) -> Counts {
         self.counts_before(i64::MAX)
     }
 
-    /// The promises, counted over what was due before `due`.
+    /// Returns how well the guarantees were kept for the tasks due before `due`.
     pub fn counts_before(&self, due: i64) -> Counts {
         let due = self.since_start(due);
         let mut counts = Counts::default();
@@ -172,7 +173,7 @@ impl Ledger {
         counts
     }
 
-    /// Append time less due time of the tasks due within `due`.
+    /// Returns the lateness (append time minus due time) of the tasks due within `due`.
     pub fn lateness(&self, due: &Range) -> Spans {
         let due = self.since_start(due.start)..self.since_start(due.end);
         let mut spans = Spans::default();
@@ -182,7 +183,7 @@ impl Ledger {
         spans
     }
 
-    /// The same, as it went on: one moment for each `step_ms` of due time.
+    /// Returns the lateness over time: one point for each `step_ms` of due time.
     pub fn series(&self, due: &Range, step_ms: u32) -> Vec<Moment> {
         let step_ms = step_ms.max(1);
         let due = self.since_start(due.start)..self.since_start(due.end);
@@ -203,7 +204,7 @@ impl Ledger {
         steps.iter().enumerate().map(|(number, step)| Moment::of(at(number), &spans(step), f64::from(step_ms) / 1000.0)).collect()
     }
 
-    /// How many arrived in each `step_ms`, from the first append on.
+    /// Returns the number of appends in each `step_ms`, from the first append on.
     pub fn appends(&self, step_ms: u32) -> Vec<Moment> {
         let pages = self.pages();
         let (Some(first), Some(last)) = (pages.first_at, pages.last_at) else { return Vec::new() };
@@ -233,12 +234,13 @@ impl Ledger {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        // A page is whole after every statement that changes it.
+        // A poisoned lock is safe to use: a page is consistent after every statement that changes
+        // it.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A key as it stands in the record.
+/// Returns the key as it is written in the record.
 pub fn written(key: u64) -> [u8; 16] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 16];

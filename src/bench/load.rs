@@ -1,4 +1,4 @@
-//! Submits: at a rate or as fast as can be, into an intake.
+//! Submits tasks into an intake, at a rate or at full speed.
 
 pub mod flow;
 pub(super) mod http;

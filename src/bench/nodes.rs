@@ -1,4 +1,4 @@
-//! Nodes that a person stops and starts: says when, and waits until it is so.
+//! Nodes that a person stops and starts: prints each request, and waits until it is fulfilled.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::scenarios::drain::Publishers;
 use crate::clock;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For a person, or a script, to do as told.
+/// Time for a person or a script to fulfil a request.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The lines by which a script knows what is asked of it.
+/// The lines by which a script recognises a request.
 pub const STOP: &str = "drain: now STOP all nodes";
 pub const START: &str = "drain: now START the nodes";
 
@@ -24,7 +24,7 @@ pub struct ByHand {
 }
 
 impl ByHand {
-    /// Waits until every node is there, or none of them.
+    /// Waits until all nodes are up, or all are down.
     async fn wait(&self, is_there: bool) -> Result<(), String> {
         let begun_at = clock::monotonic();
         loop {

@@ -1,11 +1,11 @@
-//! Results: distributions, the report, its pictures; and whole numbers as fractions, exact up to
-//! 2^53, which nothing here reaches.
+//! The results of runs: distributions, the report, its pictures. Also converts whole numbers to
+//! fractions. The conversion is exact up to 2^53, which no number here reaches.
 
 pub mod quantiles;
 pub mod report;
 pub mod svg;
 
-/// `number` as a fraction.
+/// Converts `number` to a fraction.
 pub fn float(number: u64) -> f64 {
     let low = u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX);
     let high = u32::try_from(number >> 32).unwrap_or(u32::MAX);
@@ -16,7 +16,7 @@ pub fn float_of(count: usize) -> f64 {
     float(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
-/// `count` per `of`; zero when there is nothing to divide by.
+/// Returns `count` divided by `of`, or zero when `of` is zero.
 pub fn ratio(count: f64, of: f64) -> f64 {
     if of > 0.0 { count / of } else { 0.0 }
 }

@@ -1,5 +1,5 @@
-//! What every scenario needs: a book, a reader of the topic, a look at the processes, a word now
-//! and then about how far it is.
+//! The parts that every scenario needs: a ledger, a reader of the topic, samples of the processes,
+//! and progress messages.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,27 +19,27 @@ use crate::domain::{Monotonic, TopicName};
 use crate::error_chain::chain;
 use crate::kafka::{self, Reader};
 
-/// How often progress is told.
+/// Interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(2);
-/// How often a fact is looked for.
+/// Interval at which a condition is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What has not come so long after the last that came is called lost.
+/// Missing tasks count as lost when no record has arrived for this long.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A submit of many tasks: so many a call, over so many connections.
+/// Number of tasks in one call of a bulk load, over [`BULK_LANES`] connections.
 pub const BULK_CALL: usize = 1_000;
 pub const BULK_LANES: usize = 4;
 
-/// Where a scenario looks.
+/// The servers and processes that a scenario uses.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub topic: TopicName,
     pub kafka: kafka::Settings,
     pub watched: Vec<Watched>,
-    /// What the tasks are; for the report.
+    /// Parameters of the tasks, for the report.
     pub settings: BTreeMap<String, String>,
 }
 
-/// A run that is going on.
+/// A run in progress.
 #[derive(Debug)]
 pub struct Run {
     pub ledger: Arc<Ledger>,
@@ -51,14 +51,14 @@ pub struct Run {
     _teller: JoinSet<()>,
 }
 
-/// A moment at which the processes were looked at.
+/// A sample of the processes with its time.
 #[derive(Debug)]
 pub struct Mark {
     sample: Sample,
     at: Monotonic,
 }
 
-/// This machine's clock, milliseconds since the epoch.
+/// Returns the time of this machine's clock in milliseconds since the epoch.
 pub fn now() -> i64 {
     clock::wall().as_millis()
 }
@@ -67,16 +67,16 @@ pub fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Says a line of progress. Whoever closed stderr does not want to know.
+/// Prints a line of progress. A failed write is ignored, because a closed stderr has no reader.
 pub fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").ok();
 }
 
 impl Run {
-    /// Begins to read the topic.
+    /// Starts to read the topic.
     ///
     /// # Errors
-    /// When the topic has no append times or cannot be read.
+    /// Returns an error when the topic has no append times or cannot be read.
     pub async fn start(setup: &Setup, scenario: &'static str) -> Result<Self, String> {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
@@ -95,17 +95,17 @@ impl Run {
         say(&format!("{}: {what}", self.scenario));
     }
 
-    /// Looks at the processes.
+    /// Samples the processes.
     pub fn mark(&self) -> Mark {
         Mark { sample: Sample::take(&self.setup.watched), at: clock::monotonic() }
     }
 
-    /// What the processes used between two marks, in which `task_count` tasks were dealt with.
+    /// Returns the resources that the processes used between two samples, for `task_count` tasks.
     pub fn usage(&self, from: &Mark, to: &Mark, task_count: u64) -> Vec<Usage> {
         to.sample.since(&from.sample, &self.setup.watched, task_count, to.at.since(from.at))
     }
 
-    /// Memory of the watched processes at a mark, by name.
+    /// Returns the memory of the watched processes at a sample, by name.
     pub fn resident(&self, mark: &Mark) -> Vec<(String, u64)> {
         mark.sample.resident(&self.setup.watched)
     }
@@ -119,8 +119,8 @@ impl Run {
         }
     }
 
-    /// Waits until what was accepted and is due before `due` has arrived, or nothing has come for
-    /// so long that the rest must be lost.
+    /// Waits until all accepted tasks that are due before `due` have arrived. Gives up when no
+    /// record arrives for so long that the rest must be lost.
     pub async fn wait_arrived(&self, due: i64) {
         self.wait_until(due).await;
         let (mut seen, mut seen_at) = (self.ledger.snapshot().arrived_count, clock::monotonic());
@@ -135,11 +135,12 @@ impl Run {
                 return;
             }
         }
-        // A duplicate comes after its task; the reader's fetches take a quarter of a second.
+        // Waits for duplicates, which arrive after the task. The reader's fetches take a quarter of
+        // a second.
         clock::sleep(Duration::from_millis(600)).await;
     }
 
-    /// A report of the promises; figures are added by the scenario.
+    /// Returns a report of the guarantees. The scenario adds its figures.
     pub fn report(&self, settings: &[(&str, String)]) -> Report {
         let mut all = self.setup.settings.clone();
         all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
@@ -154,25 +155,25 @@ impl Run {
         }
     }
 
-    /// A report of the lateness of what was due within `due`; the promises are counted over all
-    /// that was due before its end.
+    /// Returns a report of the lateness of the tasks due within `due`. The guarantees are counted
+    /// over all tasks that were due before its end.
     pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> Report {
         let mut report = self.report(settings);
         report.counts = self.ledger.counts_before(due.end);
         report.measured = "append - due".to_owned();
         report.spans = self.ledger.lateness(due).quantiles();
         let span = due.end.saturating_sub(due.start);
-        // A second, but at most 600 points.
+        // One second, or more so that the series has at most 600 points.
         let step = u32::try_from((span / 600).max(1000)).unwrap_or(u32::MAX);
         report.series = self.ledger.series(due, step);
         report
     }
 }
 
-/// Submits many tasks far ahead, for others to be measured with them in the background.
+/// Submits many tasks far ahead, as a background for the measured ones.
 ///
 /// # Errors
-/// When not all were accepted.
+/// Returns an error when not all tasks were accepted.
 pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Duration>) -> Result<(), String> {
     if count == 0 {
         return Ok(());
@@ -196,7 +197,7 @@ pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Durati
     Err(format!("only {accepted} of {count} background tasks were accepted: {reason}"))
 }
 
-/// Takes up to `most` of what is left.
+/// Takes up to `most` from the remaining count.
 pub fn take(left: &std::sync::atomic::AtomicU64, most: usize) -> usize {
     use std::sync::atomic::Ordering::Relaxed;
     let most = u64::try_from(most).unwrap_or(u64::MAX);

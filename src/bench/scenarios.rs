@@ -1,4 +1,4 @@
-//! The scenarios: what is submitted, and what is measured of it.
+//! The scenarios: each defines a load and its measurement.
 
 pub mod burst;
 pub mod cancel;

@@ -1,4 +1,4 @@
-//! What a node answered, and how a command ends.
+//! The answers of a node, and the exit codes of commands.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::task::Task;
 
-/// Exit codes; `--help` lists them. They keep their meaning for ever.
+/// Exit codes; `--help` lists them. Their meaning never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     Refused,
@@ -35,7 +35,7 @@ impl Exit {
         }
     }
 
-    /// The same as a word, for scripts that read the error rather than the exit code.
+    /// Returns the exit code as a word, for scripts that parse the error instead.
     const fn word(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -55,7 +55,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// How a command ends that did not get what it asked for.
+/// The end of a command that did not get its result.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Ending {
     pub exit: Exit,
@@ -71,9 +71,9 @@ impl Ending {
         Self::new(Exit::Usage, text)
     }
 
-    /// Says it on stderr: as text, or as one JSON object.
+    /// Prints the error to stderr: as text, or as one JSON object.
     pub fn report(self, is_json: bool) -> ExitCode {
-        // Where stderr is closed, the exit code must do.
+        // A failed write is ignored: stderr is closed, and the exit code must do.
         if is_json {
             let kind = format!("urn:punctual:client:{}", self.exit.word());
             let error = json!({ "type": kind, "detail": self.text, "exit_code": self.exit.code() });
@@ -85,7 +85,7 @@ impl Ending {
     }
 }
 
-/// What a command does, as far as it decides what there is to say when the outcome is unknown.
+/// The kind of operation. Selects the advice to the user when the outcome is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// Changes nothing.
@@ -93,24 +93,23 @@ pub enum Deed {
     Submit {
         is_named: bool,
     },
-    /// Puts a task under a name, whatever that stood for.
+    /// Stores a task under a name, whether or not the name stood for a task.
     Replace,
     Cancel,
-    /// Takes one dead letter away: the second time there is none.
+    /// Removes one dead letter. A repetition finds none.
     TakeAway,
-    /// Acts on all that are left.
+    /// Acts on all tasks that are left.
     Bulk,
 }
 
 impl Deed {
-    /// How a command that does this ends; where nobody knows whether it was done, with what to do
-    /// next.
+    /// Completes the error of a command: adds advice on the next step when the outcome is unknown.
     pub fn end(self, ending: Ending) -> Ending {
         if ending.exit != Exit::Unknown {
             return ending;
         }
         let advice = match self {
-            // A look that failed has done nothing, whatever became of it.
+            // A failed read has changed no data, whatever the reason.
             Self::Look => return Ending { exit: Exit::NothingDone, ..ending },
             Self::Submit { is_named: true } => {
                 "the task may be stored, or not; repeat the command: the same name makes no second task"
@@ -130,11 +129,11 @@ impl Deed {
         Ending { text: format!("{}\n{advice}", ending.text), ..ending }
     }
 
-    /// How it ends when all went well but for the answer, which has no place on stdout.
+    /// Returns the error for a command that succeeded but could not write the answer to stdout.
     pub fn unwritten(self, error: &io::Error) -> Ending {
         match self {
             Self::Look => Ending::new(Exit::NothingDone, format!("write the answer: {error}")),
-            // Neither done nor refused, as far as a script can tell by what it got.
+            // A script that did not get the answer cannot tell whether the operation took effect.
             Self::Submit { .. } | Self::Replace | Self::Cancel | Self::TakeAway | Self::Bulk => {
                 Ending::new(Exit::Unknown, format!("it was done; only the answer could not be written: {error}"))
             }
@@ -146,14 +145,14 @@ impl Deed {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// How long the node asks to be left alone.
+    /// How long the node asks the client to wait.
     pub retry_after: Option<Duration>,
-    /// JSON.
+    /// The body: JSON.
     pub text: String,
 }
 
 impl Answer {
-    /// The problem, when it is one.
+    /// Returns the problem, or `None` for a success.
     pub fn problem(&self) -> Option<Problem> {
         if (200..300).contains(&self.status) {
             return None;
@@ -162,14 +161,14 @@ impl Answer {
         let says_something =
             |problem: &Problem| problem.slug().is_some() || !problem.title.is_empty() || !problem.detail.is_empty();
         let problem = read.filter(says_something).unwrap_or_else(|| Problem {
-            // A proxy, or another server than a node.
+            // The answer comes from a proxy, or from another server than a node.
             detail: format!("status {} without a problem in JSON; is this URL a node's?", self.status),
             ..Problem::default()
         });
         Some(Problem { status: self.status, ..problem })
     }
 
-    /// What the answer holds.
+    /// Parses the body of the answer.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Ending> {
         serde_json::from_str(&self.text).map_err(|error| {
             let text = format!("the answer (status {}) is not what a node answers: {error}; is this URL a node's?", self.status);
@@ -178,7 +177,8 @@ impl Answer {
     }
 }
 
-/// RFC 9457, as far as a client needs it. Members that are added later are passed over.
+/// A problem of RFC 9457, with the members that a client needs. Unknown members are ignored,
+/// because later versions may add some.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Problem {
@@ -189,7 +189,7 @@ pub struct Problem {
     pub title: String,
     pub detail: String,
     pub field: Option<String>,
-    /// Seconds.
+    /// In seconds.
     pub retry_after: Option<u64>,
     verdict: Option<String>,
     task: Option<Task>,
@@ -200,16 +200,16 @@ impl Problem {
         match (self.status, self.slug()) {
             (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,
             (404, Some("task-not-found")) => Exit::NotFound,
-            // Only a node's own word counts: a proxy answers 503, too, when the connection to the
-            // node broke after the request was sent.
+            // Only a node's own problem types count. A proxy also answers 503 when its connection
+            // to the node broke after the request was sent.
             (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => Exit::NothingDone,
-            // From 520 on they are the proxies' own words for an upstream that did not answer.
+            // Proxies use codes from 520 on for an upstream that did not answer.
             (500 | 502..=504 | 520..=599, _) => Exit::Unknown,
             _ => Exit::Refused,
         }
     }
 
-    /// The last part of the `type`; `None` of what is no node's.
+    /// Returns the last part of the `type`, or `None` if the problem is not a node's.
     pub fn slug(&self) -> Option<&str> {
         self.kind.strip_prefix("urn:punctual:problem:")
     }
@@ -222,7 +222,7 @@ impl Problem {
         Ending::new(self.exit(), text)
     }
 
-    /// What is wrong with `field`, in one line.
+    /// Describes the problem with `field` in one line.
     pub fn line(&self, field: Option<&str>) -> String {
         let field = field.map(|field| format!(" ({field})")).unwrap_or_default();
         let title = if self.title.is_empty() { "The node answered otherwise" } else { &self.title };

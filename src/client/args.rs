@@ -1,5 +1,4 @@
-//! The command lines of the clients. The comments on the fields are the manual that `--help`
-//! prints.
+//! The command lines of the clients. The comments on the fields are the text of `--help`.
 
 mod manual;
 mod many;
@@ -17,7 +16,7 @@ use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 
 use crate::domain::TaskId;
 
-/// How long lines are sent again while nothing gets through, unless told otherwise.
+/// Default retry time for lines while no request gets through.
 pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 
 /// The subcommands that call a node.
@@ -36,7 +35,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// True of a command that ends in its own way when it is told to: it says what is done so far.
+    /// Returns true for commands that handle a stop signal themselves: they report how far they
+    /// got.
     pub fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Submit(submit) if submit.file.is_some())
     }
@@ -108,8 +108,8 @@ pub struct Submit {
     pub node: Node,
 }
 
-/// What only a file of tasks has. (`requires = "file"` would be passed over: whatever conflicts
-/// with what is given is not required.)
+/// Flags that apply only to a file of tasks. clap ignores `requires = "file"` here: an argument
+/// that conflicts with a given one is not required. The flags therefore declare conflicts.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Many tasks (with FILE)")]
 pub struct Lines {
@@ -131,7 +131,7 @@ pub struct Lines {
     pub quiet: bool,
 }
 
-/// When; exactly one.
+/// The due time: exactly one of these.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Due {
@@ -144,7 +144,7 @@ pub struct Due {
     pub delay: Option<String>,
 }
 
-/// What; exactly one.
+/// The payload: exactly one of these.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Payload {

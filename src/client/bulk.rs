@@ -1,5 +1,5 @@
-//! What acts on many tasks, call by call until none is left: bulk cancel, and dead letters put back
-//! or dropped in bulk.
+//! Bulk operations: bulk cancel, and the bulk redrive and drop of dead letters. Each is a series of
+//! calls until no task is left.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::domain::time::duration::spelled;
 /// See [`Bulk::retry_for`].
 pub const RETRY_FOR: Duration = Duration::from_secs(60);
 
-/// What to act on, and how it is called.
+/// A bulk operation, with its words for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk<'a> {
     pub path: &'a [&'a str],
@@ -28,12 +28,12 @@ pub struct Bulk<'a> {
     pub range: &'a args::Range,
     pub is_dry_run: bool,
     pub is_json: bool,
-    /// How long a call after the first is made again, and how long one that does nothing although
-    /// more is left.
+    /// How long the second and later calls are retried. Also how long the operation continues while
+    /// calls affect no task although more are left.
     pub retry_for: Duration,
-    /// One of what it acts on.
+    /// The noun for one affected item.
     pub what: &'static str,
-    /// What is done to them; also the member of the answer that counts them.
+    /// The participle of the operation. It is also the member of the answer that holds the count.
     pub done: &'static str,
 }
 
@@ -54,7 +54,7 @@ struct Progress {
     #[serde(alias = "cancelled", alias = "redriven", alias = "dropped")]
     count: u64,
     more: bool,
-    /// Where the next call goes on.
+    /// The position at which the next call continues.
     cursor: Option<String>,
     /// See [`unknown_topic`].
     #[serde(default)]
@@ -62,7 +62,7 @@ struct Progress {
 }
 
 impl Bulk<'_> {
-    /// Acts until none is left. Answers with what to print.
+    /// Calls the node until no task is left. Returns the text to print.
     pub async fn run(&self, caller: &Caller) -> Result<String, Answered> {
         let ended = self.run_shown(caller).await;
         self.wipe();
@@ -89,13 +89,13 @@ impl Bulk<'_> {
             is_first = false;
             let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
             total = total.saturating_add(progress.count);
-            // What an attempt without an answer has done, nobody has counted. Of a dry run there is
-            // nothing to miss.
+            // An attempt without an answer may have affected tasks that are not counted. A dry run
+            // affects none.
             is_exact &= self.is_dry_run || !is_in_doubt;
             self.show(total);
             let has_moved = progress.cursor.is_some() && progress.cursor != from;
-            // Of a dry run the next call would count the same ones again, unless it goes on
-            // elsewhere.
+            // The next call of a dry run would count the same tasks again, unless the cursor has
+            // moved.
             if !progress.more || (self.is_dry_run && !has_moved) {
                 if total == 0 && is_exact && progress.topic_known == Some(false) {
                     return Err(unknown_topic(self.topic).into());
@@ -105,7 +105,7 @@ impl Bulk<'_> {
             if progress.count > 0 || has_moved {
                 patience.succeeded();
             } else {
-                // Somebody else has them in hand just now.
+                // Another caller is acting on the remaining tasks at this moment.
                 let Some(pause) = patience.pause(clock::monotonic(), None, rand::random()) else {
                     let text = format!(
                         "the node says that there are more, and has {} none of them for {}",
@@ -116,7 +116,7 @@ impl Bulk<'_> {
                 };
                 clock::sleep(pause).await;
             }
-            // Without one the next call begins anew.
+            // Without a cursor the next call starts from the beginning.
             from = progress.cursor;
         }
     }
@@ -133,7 +133,7 @@ impl Bulk<'_> {
         caller.post(self.path, body)
     }
 
-    /// An end before the end says what was done by then.
+    /// Adds to an early end how much was done before it.
     fn broken_off(&self, mut ending: Ending, total: u64, is_exact: bool) -> Ending {
         if self.is_dry_run {
             return ending;
@@ -142,7 +142,7 @@ impl Bulk<'_> {
             ending.text = format!("{}\n{} {} before that", ending.text, counted(total, self.what), self.done);
         }
         if (total > 0 || !is_exact) && ending.exit == Exit::NothingDone {
-            // True of the last call, not of the command.
+            // 'Nothing done' is true for the last call, not for the command.
             ending.exit = Exit::Unknown;
         }
         ending
@@ -154,12 +154,12 @@ impl Bulk<'_> {
 
     fn show(&self, total: u64) {
         if self.is_shown() {
-            // Where stderr is closed there is nobody to show it to.
+            // A failed write is ignored: stderr is closed, and nobody reads the progress.
             write!(io::stderr(), "\r\x1b[2K{} {} so far", grouped(total), self.done).ok();
         }
     }
 
-    /// Takes what was shown away, so that something else can be written.
+    /// Removes the progress line, so that other output can be written.
     fn wipe(&self) {
         if self.is_shown() {
             write!(io::stderr(), "\r\x1b[2K").ok();

@@ -1,4 +1,4 @@
-//! Calls to a node.
+//! Calls a node over HTTP.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use crate::clock;
 use crate::domain::TaskId;
 use crate::domain::time::duration::spelled;
 
-/// A node on the same network answers a connect in milliseconds.
+/// A node on the same network accepts a connection within milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a node takes unless it is told otherwise.
+/// A node's default limit on a body.
 const BODY_USUAL: usize = 16 << 20;
 
-/// Something to ask of a node. Cheap to clone: a body is shared.
+/// A call to a node. A clone is cheap, because it shares the body.
 #[derive(Clone, Debug)]
 pub struct Call {
     method: Method,
@@ -31,7 +31,7 @@ pub struct Call {
     condition: Option<Condition>,
 }
 
-/// When a change by name is made at all.
+/// A precondition of a change by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     /// The name stands for this task.
@@ -54,7 +54,7 @@ impl Call {
         Self { method, url, condition: None }
     }
 
-    /// The same call, made under a condition.
+    /// Adds a precondition to the call.
     #[must_use]
     pub fn only_if(self, condition: Option<Condition>) -> Self {
         Self { condition, ..self }
@@ -65,42 +65,43 @@ impl Call {
 enum Method {
     Get,
     Delete,
-    /// With a body of JSON.
+    /// The body is JSON.
     Post(Bytes),
     Put(Bytes),
 }
 
-/// What a repetition of a call may do, when the first one got no answer.
+/// The effect of repeating a call whose first attempt got no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeating {
-    /// Nothing that the first one has not done.
+    /// A repetition adds no effect.
     IsSafe,
-    /// Perhaps the same once more: only what certainly was not done is asked for again.
+    /// A repetition may take effect a second time. The call is retried only when it was certainly
+    /// not carried out.
     MayDouble,
 }
 
-/// What came of a call that was perhaps made more than once.
+/// The result of a call with its retries.
 #[derive(Debug)]
 pub struct Asked {
     pub answer: Answer,
-    /// An attempt before this one got no answer: it may have taken effect as well.
+    /// True when an earlier attempt got no answer: it may have taken effect as well.
     pub is_in_doubt: bool,
 }
 
-/// Asks one node, over connections that are kept.
+/// Calls one node over kept-alive connections.
 #[derive(Clone, Debug)]
 pub struct Caller {
     http: Client,
     base: Url,
-    /// The base as it was given, for messages: without a password.
+    /// The base URL as given, without a password, for messages.
     shown: String,
-    /// Of one call.
+    /// Timeout of one call.
     timeout: Duration,
 }
 
 impl Caller {
     /// # Errors
-    /// Wrong usage, when the URL is none.
+    /// Returns wrong usage when the URL is not valid.
     pub fn new(node: &args::Node) -> Result<Self, Ending> {
         let given = node.url.trim_end_matches('/');
         let shown = without_user(given);
@@ -112,7 +113,7 @@ impl Caller {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(node.timeout)
             .redirect(Policy::none())
-            // A proxy that is set for the web would take calls to this machine as well.
+            // A proxy configured for the web would receive calls to this machine as well.
             .no_proxy()
             .tcp_nodelay(true)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
@@ -141,8 +142,9 @@ impl Caller {
         Ok(Call::new(Method::Put(body.into()), self.url(path)?))
     }
 
-    /// Each segment is percent-encoded whole, slashes included; and here, for the URL's own parser
-    /// drops tabs and line breaks: another name would be meant.
+    /// Builds the URL. Each segment is percent-encoded as a whole, slashes included. The encoding
+    /// happens here, because the URL parser drops tabs and line breaks, and the URL would then name
+    /// another task.
     fn url(&self, path: &[&str]) -> Result<Url, Ending> {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
             return Err(Ending::usage(format!("`{dots}` cannot stand in a URL: it means a folder there; use the task's id")));
@@ -158,7 +160,7 @@ impl Caller {
         Ok(url)
     }
 
-    /// Asks once. An `Ending` is what there is to say when no answer came.
+    /// Makes one attempt. Returns an `Ending` with the error to report when no answer came.
     pub async fn ask(&self, call: &Call) -> Result<Answer, Ending> {
         let url = call.url.clone();
         let request = match &call.method {
@@ -182,11 +184,11 @@ impl Caller {
         Ok(Answer { status, retry_after, text })
     }
 
-    /// Asks again, with growing pauses, while the node is away or busy, for up to `limit`; then the
-    /// last failure is the answer.
+    /// Makes a call, and retries it with growing pauses while the node is away or busy, for up to
+    /// `limit`. Returns the last failure if no attempt succeeds.
     ///
-    /// What an earlier attempt may have done is not undone by a later one that certainly did
-    /// nothing: such a call ends as unknown.
+    /// The outcome is unknown if an earlier attempt may have taken effect, even if the last attempt
+    /// certainly did not.
     pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Asked, Ending> {
         let mut patience = Patience::new(limit);
         let mut is_in_doubt = false;
@@ -227,8 +229,8 @@ impl Caller {
         if error.is_timeout() {
             return Ending::new(Exit::Unknown, format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)));
         }
-        // A node refuses what is too large at its first bytes, and this client hears no answer
-        // while it writes.
+        // A node refuses an oversized body at its first bytes. This client reads no answer while it
+        // is still writing.
         let bytes = |bytes: usize| grouped(u64::try_from(bytes).unwrap_or(u64::MAX));
         let hint = if body_bytes > BODY_USUAL {
             let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
@@ -242,9 +244,9 @@ impl Caller {
     }
 }
 
-/// True when a problem is the outcome of a call although an earlier attempt got no answer. A node
-/// that refuses the same call has not carried it out before. "Too late" does not say so: what is on
-/// its way may be what that attempt has put there.
+/// Returns true when a problem is the final outcome of a call although an earlier attempt got no
+/// answer. A node that refuses this call has not carried it out in an earlier attempt, either. 'Too
+/// late' is different: the task in flight may be the one that the earlier attempt stored.
 fn stands(problem: &Problem) -> bool {
     match problem.exit() {
         Exit::Refused => problem.slug().is_some(),
@@ -257,35 +259,35 @@ fn in_doubt(last: Ending) -> Ending {
     Ending::new(Exit::Unknown, format!("an earlier attempt had no answer; the last one: {}", last.text))
 }
 
-/// All but what is never special stands as `%` and two digits.
+/// Percent-encodes every byte except those that are never special.
 fn encoded(segment: &str) -> String {
     let mut text = String::with_capacity(segment.len());
     for byte in segment.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            // Writing to a string cannot fail.
+            // A write to a string cannot fail.
             write!(text, "%{byte:02X}").ok();
         }
     }
     text
 }
 
-/// The URL without what stands before the last `@`. The text is not parsed for it: what is no URL
-/// may hold a password all the same.
+/// Returns the URL without the text before the last `@`. The text is not parsed for this, because
+/// an invalid URL may hold a password, too.
 fn without_user(url: &str) -> String {
     let scheme_end = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(scheme_end);
     format!("{scheme}{}", rest.rsplit_once('@').map_or(rest, |(_user, place)| place))
 }
 
-/// How long the node asks to be left alone. Dates are not read: nodes send seconds.
+/// Returns how long the node asks the client to wait. Dates are ignored: nodes send seconds.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// The innermost cause: what is around it only repeats the URL.
+/// Returns the innermost cause of an error. The outer ones only repeat the URL.
 fn causes(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     let mut source = error.source();

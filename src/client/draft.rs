@@ -1,5 +1,5 @@
-//! The task of a command line as the JSON of a submit. The node checks it: here is only what the
-//! node would not see.
+//! Builds the JSON of a submit from a command line. The node validates it: this module checks only
+//! mistakes that the node would not see.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::args;
 
-/// No node takes a larger body.
+/// No node accepts a larger body.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Default)]
@@ -41,7 +41,8 @@ struct Draft<'a> {
     name: Option<&'a str>,
 }
 
-/// Digits are a number, as the API has them; the node says what is wrong with other text.
+/// A due time. Digits become a number, as in the API. Other text is sent as it is, and the node
+/// reports what is wrong with it.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberOrText<'a>(pub &'a str);
 
@@ -62,7 +63,7 @@ enum HeaderValue<'a> {
     Null,
 }
 
-/// A name that is there several times has a list of its values.
+/// A name that occurs several times gets a list of its values.
 fn headers<S: Serializer>(headers: &[(&str, HeaderValue<'_>)], serializer: S) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(None)?;
     for (index, (name, value)) in headers.iter().enumerate() {
@@ -86,8 +87,8 @@ fn headers_of(args: &args::Submit) -> Vec<(&str, HeaderValue<'_>)> {
     texts.chain(binaries).chain(nulls).collect()
 }
 
-/// The body of the submit, or what is wrong with the command line. Of a replacement, topic and name
-/// stand in the path.
+/// Returns the body of the submit, or an error of the command line. The body of a replacement has
+/// no topic and no name, because the path holds them.
 pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
     let file = match &args.payload.payload_file {
         Some(path) => Some(bytes_of(path).await?),

@@ -1,8 +1,8 @@
-//! Many tasks from lines of JSON: read as a stream, sent in batches, several at a time, and sent
-//! again until each line has an answer.
+//! Submits many tasks from lines of JSON. The input is read as a stream and sent in batches,
+//! several at a time. A batch is retried until each of its lines has an answer.
 //!
-//! Nothing is made twice, because every line has a name: its own, or the run's id and its number.
-//! What is held in memory is bounded by the chunks of the [`reader`] and the batches under way.
+//! No task is created twice, because every line has a name: its own, or the run id and the line
+//! number. Memory is limited by the chunks of the [`reader`] and the batches in flight.
 
 mod delivery;
 mod difference;
@@ -48,14 +48,15 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::signals::{self, Signals};
 
-/// A batch of more bytes takes no further line; well below the default bound of a node on a body.
+/// A batch above this size takes no further line. The size is well below a node's default limit on
+/// a body.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const BATCH_CHUNKS_MAX: usize = 16;
 
-/// Signals after which a run waits for what is under way.
+/// Signals after which a run waits for its batches in flight.
 const STOPPED_BY: [signals::EndSignal; 2] = [signals::EndSignal::Interrupt, signals::EndSignal::Terminate];
 
-/// Submits the tasks of a file, or of standard input.
+/// Submits the tasks of a file or of standard input.
 pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
     let is_json = args.node.json;
     let (plan, input, caller) = match prepare(args, file) {
@@ -81,7 +82,7 @@ pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
     run.report(file)
 }
 
-/// What was asked for.
+/// The parameters of a run.
 #[derive(Debug)]
 struct Plan {
     run_id: String,
@@ -101,7 +102,7 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
     let reading = Reading {
         naming: Naming::new(&run_id, args.topic.as_deref()),
         from_line: lines.from_line,
-        // Several chunks make a batch, so that a full one need not wait for the last line of the
+        // Several chunks make a batch, so that a full batch need not wait for the last line of the
         // input's buffer.
         chunk_lines_max: lines.batch.div_ceil(4),
     };
@@ -121,7 +122,7 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
     Ok((plan, input, caller))
 }
 
-/// The input, and its size if it is a file.
+/// Opens the input. Returns its size, too, if it is a file.
 fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
     let is_stdin = path.as_os_str() == "-";
     let file = if is_stdin { File::from(io::stdin().as_fd().try_clone_to_owned()?) } else { File::open(path)? };
@@ -140,16 +141,16 @@ const fn words_for(signal: signals::EndSignal) -> &'static str {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 #[derive(Debug)]
 struct Run<'a> {
     plan: &'a Plan,
     tally: Tally,
-    /// Why the run ended before its input.
+    /// The reason why the run ended before its input.
     ending: Option<Ending>,
-    /// A chunk that had no place in the last batch.
+    /// A chunk that did not fit into the last batch.
     left: Option<Chunk>,
-    /// The first result that had no place on stdout.
+    /// The first error while writing results to stdout.
     unwritten: Option<io::Error>,
     started_at: Monotonic,
 }
@@ -170,10 +171,10 @@ impl<'a> Run<'a> {
         let mut under_way = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Elsewhere than in a container a closed terminal ends the run as it ends any program: the
-        // run id makes it repeatable.
+        // Outside a container a closed terminal ends the run, as it ends any program. The run id
+        // allows to repeat the run.
         let endings = if signals::needs_handlers() { &signals::EndSignal::ALL[..] } else { &STOPPED_BY };
-        // Where the system lets nobody listen, the process ends as it always does.
+        // Without signal handlers the process ends at once, as is the default.
         let mut signals = Signals::listen(endings).unwrap_or_default();
         let mut has_more = true;
         while has_more || !under_way.is_empty() {
@@ -206,8 +207,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All that is there, as far as it fits into one batch; waits when nothing is. Cancelled while
-    /// it waits, it has taken nothing.
+    /// Returns all chunks that are ready and fit into one batch. Waits when no chunk is ready.
+    /// Cancel-safe: a cancelled wait has taken no chunk.
     async fn next_batch(&mut self, input: &mut Input) -> Option<io::Result<Chunk>> {
         let mut batch = match self.left.take() {
             Some(left) => left,
@@ -216,8 +217,8 @@ impl<'a> Run<'a> {
                 Err(error) => return Some(Err(error)),
             },
         };
-        // Bounded in chunks as well: some hold nothing but empty lines, and an endless input of
-        // those must not hold the loop up.
+        // The number of chunks is limited as well. A chunk may hold only empty lines, and an
+        // endless input of those must not block the loop.
         for _ in 0..BATCH_CHUNKS_MAX {
             match input.chunks.try_recv() {
                 Ok(Ok(next))
@@ -250,12 +251,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The input has ended before its end; what came before is submitted all the same.
+    /// Records a read error. The lines before it are still submitted.
     fn lost(&mut self, error: &io::Error) {
         self.ending.get_or_insert(Ending::new(Exit::NothingDone, format!("read the input: {error}")));
     }
 
-    /// Nothing more is read; what is under way comes to its end.
+    /// Stops the run: no more input is read, and the batches in flight finish.
     fn stop(&mut self, why: Ending, delivery: &Delivery<'_>) {
         self.ending.get_or_insert(why);
         delivery.stopping.cancel();
@@ -265,7 +266,7 @@ impl<'a> Run<'a> {
         if !delivery.stopping.is_cancelled() && self.tally.is_under_way() {
             delivery.screen.note("stopping", &format!("{signal}: waiting for what is under way; once more to leave at once"));
         }
-        // What the user wants comes before what went wrong.
+        // The user's signal takes precedence over an earlier error.
         self.ending = Some(Ending::new(Exit::Interrupted, signal));
         delivery.stopping.cancel();
     }
@@ -298,7 +299,7 @@ impl<'a> Run<'a> {
             Outcome::Unknown => LineJson::of(line.number, "unknown"),
             Outcome::NotSubmitted => LineJson::of(line.number, "not_submitted"),
         };
-        // People are told how many, and the ranges of what is unsettled.
+        // People get counts, and the ranges of unsettled lines, at the end.
         if self.plan.manner.is_json {
             self.print(&shown, screen);
         }
@@ -334,20 +335,21 @@ impl<'a> Run<'a> {
         self.note_unwritten(written);
     }
 
-    /// The tasks are submitted all the same; what was not written is told at the end.
+    /// Records an error while writing a result. The run continues and reports the error at its end.
     fn note_unwritten(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
             self.unwritten.get_or_insert(error);
         }
     }
 
-    /// Nothing, when each line is stored.
+    /// Returns the exit code, or `None` when each line is stored.
     fn exit(&self) -> Option<Exit> {
         match &self.ending {
             Some(Ending { exit: Exit::Interrupted, .. }) => Some(Exit::Interrupted),
-            // What became of the lines is not known to whoever reads stdout.
+            // The reader of stdout does not know the outcome of every line.
             _ if self.unwritten.is_some() => Some(Exit::Unknown),
-            // Whatever has ended the run: "refused" would say that all other lines are stored.
+            // 'Refused' would claim that all other lines are stored, so the reason for the early
+            // end takes precedence.
             Some(ending) => {
                 self.tally.exit().filter(|exit| matches!(exit, Exit::Unknown | Exit::NothingDone)).or(Some(ending.exit))
             }
@@ -355,7 +357,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True when there is nothing to go on with.
+    /// Returns true when a resumed run would have no work.
     fn is_complete(&self) -> bool {
         self.ending.is_none() && matches!(self.tally.exit(), None | Some(Exit::Refused))
     }
@@ -372,7 +374,7 @@ impl<'a> Run<'a> {
         json!({ "summary": summary }).to_string()
     }
 
-    /// The summary, why the run ended early, and how to go on.
+    /// Prints the summary, the reason for an early end, and how to resume.
     fn report(mut self, file: &Path) -> ExitCode {
         self.note_unwritten(print::to_stdout(&self.summary()));
         let Some(exit) = self.exit() else { return ExitCode::SUCCESS };
@@ -395,7 +397,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a message says of a task.
+/// The members of a task that messages mention.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct NamedTask {
@@ -403,7 +405,7 @@ struct NamedTask {
     name: String,
 }
 
-/// What became of a line, for scripts.
+/// The outcome of a line, for scripts.
 #[derive(Serialize)]
 struct LineJson<'a> {
     line: u64,

@@ -1,4 +1,4 @@
-//! What people read: tables, figures, tasks.
+//! Output for people: tables, figures, tasks.
 
 pub(super) mod counts;
 pub mod figures;

@@ -1,4 +1,4 @@
-//! Lists, page by page: `list` and `dead list`.
+//! Prints lists page by page: `list` and `dead list`.
 
 use std::time::Duration;
 
@@ -14,23 +14,22 @@ use super::output::print;
 use super::output::table::Table;
 use super::task::Task;
 
-/// Lines that are asked for at once; a node may send fewer.
+/// Number of lines in one request. A node may return fewer.
 const PAGE_LINES_MAX: u64 = 1000;
-/// How long a page after the first is asked for again: a list of many pages should outlive a
-/// restart.
+/// How long the second and later pages are retried: a list of many pages should survive a restart.
 const RETRY_FOR: Duration = Duration::from_secs(30);
-/// Pages in a row without a line, after which the list is given up: each of them has looked at many
-/// tasks.
+/// The list is given up after this many empty pages in a row. A node looks at many tasks for each
+/// of them.
 const EMPTY_PAGES_MAX: u32 = 100_000;
 
-/// A list to ask for.
+/// The parameters of a list.
 #[derive(Debug)]
 pub struct Listing<'a> {
     pub path: &'a [&'a str],
     pub filters: Vec<(&'a str, &'a str)>,
     pub part: &'a args::Part,
     pub is_json: bool,
-    /// Of one line.
+    /// The noun for one line.
     pub what: &'static str,
 }
 
@@ -38,30 +37,30 @@ pub struct Listing<'a> {
 struct Page {
     tasks: Vec<Box<RawValue>>,
     cursor: Option<String>,
-    /// Said of a topic of which nothing was found; null when the node cannot tell.
+    /// Present when no task of the topic was found. Null when the node cannot tell.
     #[serde(default)]
     topic_known: Option<bool>,
 }
 
-/// How a command ends that has found nothing of a topic, and was told that nobody knows it: it is
-/// misspelt, most likely.
+/// Returns the error for a topic that no server knows and that has no tasks. The topic is probably
+/// misspelt.
 pub fn unknown_topic(topic: &str) -> Ending {
     let text =
         format!("the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it");
     Ending::new(Exit::Refused, text)
 }
 
-/// How a list ended.
+/// The end of a list.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Listed {
     pub count: u64,
-    /// Where to go on, when there is more.
+    /// The position of the next page, when there are more tasks.
     pub cursor: Option<String>,
 }
 
 impl Listing<'_> {
-    /// Asks for page after page and hands the lines of each to `show`, until there are enough,
-    /// there is no more, or `show` says so by `false`.
+    /// Requests page after page and passes the lines of each to `show`. Ends at the limit, at the
+    /// last page, or when `show` returns false.
     pub async fn walk(
         &self,
         caller: &Caller,
@@ -107,7 +106,7 @@ impl Listing<'_> {
         caller.get(self.path, &query)
     }
 
-    /// Prints the list: a table, or a line of JSON for each task.
+    /// Prints the list: a table, or one line of JSON for each task.
     pub async fn print<const N: usize>(
         &self,
         caller: &Caller,
@@ -137,7 +136,7 @@ impl Listing<'_> {
     }
 }
 
-/// Why there is no list, or no more of it.
+/// The reason why a list is missing or incomplete.
 #[derive(Debug)]
 pub enum Answered {
     Problem(Answer),

@@ -1,16 +1,16 @@
-//! How long to wait before a call is made again.
+//! Computes the pause before a call is retried.
 
 use std::time::Duration;
 
 use crate::domain::Monotonic;
 
-/// The first pause, about; each one after a failure is twice as long.
+/// The first pause, before jitter. Each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A server that asks for more than this is asked sooner.
+/// Maximum `Retry-After` that is honoured: a server that asks for more is called sooner.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// How long somebody goes on asking while nothing gets through.
+/// The retry time that is left while no call succeeds.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Duration,
@@ -19,32 +19,31 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Goes on for `limit` after the first failure; a limit of zero means that nothing is asked
-    /// twice.
+    /// Allows retries for `limit` after the first failure. A limit of zero allows none.
     pub const fn new(limit: Duration) -> Self {
         Self { limit, failing_since: None, failure_count: 0 }
     }
 
-    /// Something got through: the next failure is a first one.
+    /// Records a success: the next failure counts as a first one.
     pub const fn succeeded(&mut self) {
         self.failing_since = None;
         self.failure_count = 0;
     }
 
-    /// Another call than this one got through at `at`: the limit counts from then at the earliest.
+    /// Records that another call succeeded at `at`. The limit counts from then at the earliest.
     pub fn others_succeeded(&mut self, at: Monotonic) {
         self.failing_since = self.failing_since.map(|since| since.max(at));
     }
 
-    /// The pause after a failure at `now`; `None` when it would end beyond the limit.
+    /// Returns the pause after a failure at `now`, or `None` when it would end beyond the limit.
     ///
-    /// It is never shorter than `retry_after`, and spread by `chance` (any number): callers that
-    /// failed together come back one by one.
+    /// The pause is at least `retry_after` (up to `RETRY_AFTER_MAX`). The value of `chance` (any
+    /// number) adds jitter, so that callers that failed together do not retry together.
     pub fn pause(&mut self, now: Monotonic, retry_after: Option<Duration>, chance: u32) -> Option<Duration> {
         let since = *self.failing_since.get_or_insert(now);
         let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX)).min(PAUSE_MAX);
         self.failure_count = self.failure_count.saturating_add(1);
-        // Between half of it and all of it.
+        // From 50 % to 100 % of the pause.
         let spread = doubled / 2 + doubled / 2 * (chance % 1024) / 1024;
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         let pause = if asked > spread { asked + spread / 4 } else { spread };

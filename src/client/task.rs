@@ -1,4 +1,4 @@
-//! A task as a node answers it, and as people read it.
+//! A task from a node's answer, and its form for people.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A task as it is answered. What every task has must be there, or the answer is no node's.
+/// A task from an answer. The members that every task has are required: without them the answer is
+/// not a node's.
 #[derive(Deserialize, Debug)]
 pub struct Task {
     pub id: String,
@@ -17,7 +18,7 @@ pub struct Task {
     pub key_base64: Option<String>,
     pub due_at: String,
     pub state: String,
-    /// The task in the place of this one, when it was replaced.
+    /// The task that replaced this one.
     pub replaced_by: Option<String>,
     pub attempt: Option<i64>,
     pub receipt: Option<Receipt>,
@@ -30,16 +31,16 @@ pub struct Task {
     #[serde(default)]
     pub tombstone: bool,
     pub reason: Option<String>,
-    /// Of a dead letter.
+    /// Only dead letters have it.
     pub died_at: Option<String>,
 }
 
-/// A payload of null is one.
+/// An explicit null counts as a payload.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// All values of a name.
+/// All values of one header name.
 #[derive(Deserialize, Debug)]
 #[serde(untagged)]
 pub enum Header {
@@ -73,12 +74,12 @@ pub struct Receipt {
 }
 
 impl Task {
-    /// A task, a line for each thing that is known of it.
+    /// Describes a task, with one line for each known member.
     pub fn lines(&self) -> String {
         let mut lines = String::new();
         let mut line = |name: &str, value: Option<&str>| {
             if let Some(value) = value {
-                // Writing to a string cannot fail.
+                // A write to a string cannot fail.
                 writeln!(lines, "{name:<12}{}", printable(value).replace('\n', CONTINUED)).ok();
             }
         };
@@ -115,12 +116,11 @@ impl Task {
     }
 }
 
-/// A value of several lines goes on under itself: none of its lines can be taken for another
-/// member.
+/// Indents the further lines of a value, so that none of them can look like another member.
 const CONTINUED: &str = "\n            ";
 
-/// What comes from a payload or a key could steer a terminal, or have it show the text in another
-/// order.
+/// Escapes characters of payloads and keys that could control a terminal or reverse the order of
+/// the text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_steering = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(is_steering) {

@@ -1,5 +1,5 @@
-//! The clients against the API, over a model of a node's service; what that does not do, against a
-//! server that answers by a script.
+//! Tests of the clients: against the API over a model of a node's service, and against a scripted
+//! server for everything that the model does not do.
 
 mod doubt;
 mod many;
@@ -128,7 +128,7 @@ async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
         "{}",
         ending.text
     );
-    // The name stands for another task than the one that is meant.
+    // The name stands for another task than the expected one.
     for line in ["--if-absent", &format!("--if-match {first}")] {
         let unmet = submit(&node, &format!("t --name n --delay 3h --payload 3 --replace {line}")).await;
         assert_eq!((unmet.status, unmet.problem().unwrap().exit()), (412, Exit::Refused));
@@ -183,7 +183,7 @@ fn only_a_node_says_that_nothing_was_done() {
         (503, problem("not-ready"), Exit::NothingDone),
         (503, problem("outcome-unknown"), Exit::Unknown),
         (503, problem("of-a-later-release"), Exit::Unknown),
-        // Envoy's words, and those of whoever else stands between.
+        // Answers of Envoy and of other proxies.
         (
             503,
             "upstream connect error or disconnect/reset before headers. reset reason: connection termination".to_owned(),

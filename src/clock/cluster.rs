@@ -1,8 +1,8 @@
-//! The cluster's clock as this node knows it.
+//! This node's estimate of the cluster's clock.
 //!
-//! Time in a cluster is Postgres's `clock_timestamp()`. A node holds a lower bound of it, made of
-//! stamps in Postgres's answers and the monotonic time since they arrived
-//! ([`crate::engine::cluster_clock`] decides); the wall clock of this machine decides nothing.
+//! Time in a cluster is Postgres's `clock_timestamp()`. A node keeps a lower bound of it, computed
+//! from the timestamps in Postgres's answers and the monotonic time since they arrived
+//! ([`crate::engine::cluster_clock`] decides). The wall clock of this machine decides nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::machine::moment;
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::{Stamp, StampedClock, Step};
 
-/// The cluster's clock as this node knows it: shared by everything that must tell the time.
+/// The cluster's clock as this node knows it. All parts of the node that need the time share it.
 #[derive(Debug, Default)]
 pub struct ClusterClock {
     stamped: Mutex<StampedClock>,
@@ -20,41 +20,44 @@ pub struct ClusterClock {
     back: AtomicU64,
 }
 
-/// The steps of Postgres's clock by more than 500 ms that were seen, by what followed.
+/// Counts of observed steps of Postgres's clock by more than 500 ms, by the node's reaction.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StepCounts {
-    /// Forward, and followed at once.
+    /// Steps forward that were followed at once.
     pub followed: u64,
-    /// Forward, with a pause of the claims.
+    /// Steps forward with a pause of the claims.
     pub ahead: u64,
-    /// Back, with a pause of the claims.
+    /// Steps back with a pause of the claims.
     pub back: u64,
 }
 
 impl ClusterClock {
-    /// A lower bound of Postgres's clock: never ahead of it. `None` before the first stamp.
+    /// Returns a lower bound of Postgres's clock, which is never ahead of it. Returns `None` before
+    /// the first timestamp.
     pub fn now(&self) -> Option<Timestamp> {
         self.lock().now(moment())
     }
 
-    /// An upper bound of Postgres's clock, from which relative times count: what is asked for in so
-    /// long is not due sooner. `None` before the first stamp.
+    /// Returns an upper bound of Postgres's clock. Relative due times count from it, so that a task
+    /// submitted with a delay is not due sooner than after that delay. Returns `None` before the
+    /// first timestamp.
     pub fn at_most(&self) -> Option<Timestamp> {
         self.lock().at_most(moment())
     }
 
-    /// The same, for a request that arrives now: `None` as well after the machine was suspended,
-    /// until Postgres has told the time again. The bounds would be far apart.
+    /// Returns the same upper bound, for a request that arrives now. Also returns `None` after the
+    /// machine was suspended, until Postgres has told the time again, because the two bounds would
+    /// be far apart.
     pub fn arrival(&self) -> Option<Timestamp> {
         let (clock, moment) = (self.lock(), moment());
         clock.at_most(moment).filter(|_at_most| !clock.is_behind(moment))
     }
 
-    /// Takes in the stamp of an answer that was asked for at `asked_at` and has just arrived.
+    /// Records the timestamp of an answer that was requested at `asked_at` and has just arrived.
     pub fn take_in(&self, at: Timestamp, asked_at: Monotonic) {
         let mut stamped = self.lock();
-        // Read under the lock, so that stamps come in the order of their arrival; a later arrival
-        // makes the bound lower, never higher.
+        // Read under the lock, so that timestamps are recorded in the order of their arrival. A
+        // later arrival makes the bound lower, never higher.
         let step = stamped.take_in(Stamp { at, asked_at, arrived_at: moment() });
         drop(stamped);
         if let Some(step) = step {
@@ -94,15 +97,15 @@ impl ClusterClock {
         StepCounts { followed: read(&self.followed), ahead: read(&self.ahead), back: read(&self.back) }
     }
 
-    /// False before the first stamp, and in the pause after a step of Postgres's clock that is not
-    /// followed at once: nothing may be claimed then.
+    /// Returns false before the first timestamp, and in the pause after a step of Postgres's clock
+    /// that is not followed at once. Claims must wait then.
     pub fn is_steady(&self) -> bool {
         self.lock().is_steady()
     }
 
     fn lock(&self) -> MutexGuard<'_, StampedClock> {
-        // The state is whole after every statement that changes it: a panic elsewhere does not
-        // spoil it.
+        // The state is consistent after every statement that changes it, so a panic elsewhere does
+        // not corrupt it.
         self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! This machine's clocks: the only reader of them.
+//! The clocks of this machine. Only this module reads them.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,22 +7,23 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::Moment;
 
-/// The monotonic time now. It goes on while the machine is suspended: a node that slept must know
-/// that it did.
+/// Returns the monotonic time. It continues while the machine is suspended, because a node that
+/// slept must know that it did.
 pub fn monotonic() -> Monotonic {
     static START: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
     let now = since_boot();
     Monotonic::from_start(now.saturating_sub(*START.get_or_init(|| now)))
 }
 
-/// This machine's wall clock: for log lines and the metric of its offset, never for a decision.
+/// Returns this machine's wall clock, for log lines and the metric of its offset, never for a
+/// decision.
 #[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
 pub fn wall() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH.plus(since_epoch)
 }
 
-/// Waits for `span`. Tests wait for facts instead.
+/// Waits for `span`. Tests wait for observable facts instead.
 #[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
 pub async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
@@ -32,7 +33,7 @@ fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }
 
-/// Now, by both clocks.
+/// Returns the current moment by both clocks.
 pub(super) fn moment() -> Moment {
     Moment { at: monotonic(), raw: Monotonic::from_start(read(ClockId::MonotonicRaw)) }
 }

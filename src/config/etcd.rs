@@ -1,4 +1,4 @@
-//! Where etcd is, and how a node proves to it who it is.
+//! The addresses of etcd, and the credentials of a node.
 
 use super::args;
 use super::host::Host;
@@ -6,13 +6,13 @@ use super::reader::Reader;
 use super::secret::Secret;
 use super::units::{has_port, printable};
 
-/// etcd as the settings name it.
+/// The settings of etcd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Etcd {
-    /// At least one: `host:port`, or a URL without a slash at its end.
+    /// At least one endpoint: `host:port`, or a URL without a slash at its end.
     pub endpoints: Vec<String>,
     pub login: Option<Login>,
-    /// For the endpoints, which are all `https://` then.
+    /// The client certificate. With it, all endpoints are `https://`.
     pub identity: Option<Identity>,
 }
 
@@ -22,14 +22,14 @@ pub struct Login {
     pub password: Secret,
 }
 
-/// A certificate of the node, with those that vouch for it, and its key, both in PEM.
+/// The certificate of the node with its chain, and its key, both in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     pub certificate: Secret,
     pub key: Secret,
 }
 
-/// `None`: this node is the only one.
+/// Reads the settings of etcd. Returns `None` when this node is the only one.
 pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Etcd> {
     let endpoints = endpoints(args.endpoints.as_deref(), reader);
     let (login, identity) = (login(args, host, reader), identity(args, host, reader));

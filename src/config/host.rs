@@ -1,4 +1,4 @@
-//! What settings need of the machine: files that hold secrets, and its name.
+//! The parts of the machine on which settings depend: files that hold secrets, and the host name.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) struct Host<'a> {
     pub read_file: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
-/// What is wrong has been told to the reader.
+/// An error that the reader has already recorded as a problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told;
 
@@ -25,15 +25,16 @@ impl fmt::Debug for Host<'_> {
 }
 
 impl Host<'_> {
-    /// This machine.
+    /// Returns this machine.
     pub fn here() -> Self {
-        // Linux says it here, in a container as well; elsewhere `--node-name` does.
+        // Linux gives the host name here, in a container as well. On other systems `--node-name`
+        // sets it.
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = if name.trim().is_empty() { "node".to_owned() } else { name.trim().to_owned() };
         Host { name, read_file: &|path| std::fs::read_to_string(path) }
     }
 
-    /// The text of a file, without the line break at its end.
+    /// Returns the text of a file, without the line break at its end.
     pub fn read_secret(&self, flag: &'static str, path: &Path, reader: &mut Reader) -> Option<Secret> {
         if path.as_os_str().is_empty() {
             return None;
@@ -47,7 +48,7 @@ impl Host<'_> {
         }
     }
 
-    /// A secret from its flag or its variable, or from the file that the second flag names.
+    /// Returns a secret from its flag or its variable, or from the file that the second flag names.
     pub fn secret(
         &self,
         [flag, file_flag]: [&'static str; 2],
@@ -75,7 +76,7 @@ impl Host<'_> {
         }
     }
 
-    /// The URL; that there is none is a problem, too.
+    /// Returns the database URL. A missing URL is a problem, too.
     pub fn database_url(&self, args: &args::Database, reader: &mut Reader) -> Secret {
         const FLAG: &str = "--database-url";
         let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
@@ -92,7 +93,7 @@ impl Host<'_> {
     }
 }
 
-/// `--database-url` as PUNCTUAL_DATABASE_URL.
+/// Returns the variable of a flag, such as PUNCTUAL_DATABASE_URL for `--database-url`.
 fn variable_of(flag: &str) -> String {
     format!("PUNCTUAL_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"))
 }

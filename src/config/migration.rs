@@ -1,4 +1,4 @@
-//! Settings of a migration, as meant.
+//! The parsed settings of a migration.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::secret::Secret;
 use crate::domain::cluster::{LEAVES_MAX, is_leaf};
 use crate::domain::{ClusterWishes, ShardCount};
 
-/// What a migration is told.
+/// The settings of a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrationSettings {
     pub database_url: Secret,
@@ -20,7 +20,7 @@ const LEAF: Limits = Limits { flag: "--leaf", from: "1s", to: "1d" };
 const HORIZON: Limits = Limits { flag: "--horizon", from: "1s", to: "300d" };
 const WINDOW: Limits = Limits { flag: "--window", from: "20ms", to: "10s" };
 
-/// What `args` mean on `host`, or everything that is wrong with them.
+/// Parses `args` on `host`. Returns the settings, or all problems.
 pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSettings, Vec<Problem>> {
     let mut reader = Reader::default();
     let database_url = host.database_url(&args.database, &mut reader);
@@ -33,8 +33,8 @@ pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSet
     if cluster.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
         reader.problem(LEAF.flag, "a leaf is whole seconds, and divides a day: 1m, 15m, 1h");
     }
-    // With one of the two only, the stored value or the default of the other decides: that is
-    // checked where it is known.
+    // When only one of the two is given, the stored value or the default of the other decides. The
+    // migration checks the pair when it knows both.
     if let (Some(leaf), Some(horizon)) = (cluster.leaf, cluster.horizon)
         && reader.took(LEAF.flag)
         && reader.took(HORIZON.flag)

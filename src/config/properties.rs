@@ -1,5 +1,5 @@
-//! Properties of librdkafka, from flags, a variable and a file. Which of them may be set is not
-//! decided here: `kafka` knows them.
+//! Reads librdkafka properties from flags, a variable and a file. The `kafka` module decides which
+//! properties may be set.
 
 use std::fmt;
 
@@ -12,18 +12,19 @@ pub(super) const FLAG: &str = "--kafka-property";
 const FILE_FLAG: &str = "--kafka-properties-file";
 const VARIABLE: &str = "--kafka-property (PUNCTUAL_KAFKA_PROPERTIES)";
 
-/// A property of librdkafka.
+/// A librdkafka property.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
     pub name: String,
     pub value: Secret,
-    /// It stood in the variable, among others: where a password has a comma, the "name" may be the
-    /// rest of it. So it is not printed unless librdkafka knows it.
+    /// True when the property was one of several in the variable. When a password contains a comma,
+    /// the "name" may be the rest of the password. So such a name is printed only if librdkafka
+    /// knows it.
     pub is_from_list: bool,
 }
 
 impl Property {
-    /// Names and values, as Kafka's clients take them.
+    /// Returns names and values, as Kafka's clients take them.
     pub fn pairs<'a>(properties: impl IntoIterator<Item = &'a Self>) -> Vec<(String, String)> {
         properties.into_iter().map(|property| (property.name.clone(), property.value.expose().to_owned())).collect()
     }
@@ -40,21 +41,21 @@ impl fmt::Debug for Property {
 struct Sources<'a> {
     /// One `k=v` each.
     flags: &'a [Secret],
-    /// `k=v,k=v`
+    /// A list, `k=v,k=v`.
     variable: Option<&'a Secret>,
-    /// One `k=v` a line; empty lines, and lines that start with `#`, say nothing.
+    /// One `k=v` per line. Empty lines and lines that start with `#` are ignored.
     file: Option<&'a Secret>,
 }
 
-/// All properties, from everywhere they can be written.
+/// Reads the properties from all sources.
 pub(super) fn read(args: &args::KafkaProperties, host: &Host<'_>, reader: &mut Reader) -> Vec<Property> {
     let file = args.file.as_deref().and_then(|path| host.read_secret(FILE_FLAG, path, reader));
     let variable = args.list.as_ref().filter(|list| !list.expose().trim().is_empty());
     read_sources(&Sources { flags: &args.flags, variable, file: file.as_ref() }, reader)
 }
 
-/// A key that is given twice is a problem, wherever it stands: which one is meant is not for us to
-/// guess.
+/// Reads the properties of `sources`. A key that is given twice is a problem, wherever it stands,
+/// because the program cannot know which one is meant.
 fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
     let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, None, pair));
@@ -63,7 +64,7 @@ fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let mut properties: Vec<Property> = Vec::new();
     for (flag, line, pair) in flags.chain(variable).chain(lines) {
         let subject = line.map_or_else(|| "a property".to_owned(), |number| format!("line {number}"));
-        // The text is not repeated: it may be a password without its key.
+        // The text is not repeated in the problem: it may be a password without its key.
         let Some((key, value)) = pair.split_once('=') else {
             reader.problem(
                 flag,

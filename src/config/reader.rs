@@ -1,5 +1,4 @@
-//! From settings as written to settings as meant: values are read one by one, and what is wrong
-//! with them is collected.
+//! Parses settings one by one, and collects the problems.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,11 +6,10 @@ use std::time::Duration;
 use super::units;
 use crate::domain::time::duration;
 
-/// One thing that is wrong with the settings, in words for the person who wrote them. It never
-/// holds a secret.
+/// A problem of the settings, described for the person who wrote them. It never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The flag, `--tick`.
+    /// The flag, such as `--tick`.
     pub flag: &'static str,
     pub text: String,
 }
@@ -22,7 +20,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a flag takes, both ends included, as its help says it.
+/// The range of a flag, both ends included, as its help shows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub flag: &'static str,
@@ -30,8 +28,8 @@ pub(super) struct Limits {
     pub to: &'static str,
 }
 
-/// Collects problems while settings are read. What could not be read has a value that nobody gets
-/// to see.
+/// Collects problems while settings are read. A setting that could not be read gets a placeholder
+/// value, which is never used.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     problems: Vec<Problem>,
@@ -75,12 +73,12 @@ impl Reader {
         T::default()
     }
 
-    /// True when nothing was wrong with the flag.
+    /// Returns true when the flag had no problem.
     pub fn took(&self, flag: &str) -> bool {
         self.problems.iter().all(|problem| problem.flag != flag)
     }
 
-    /// `settings`, unless there was a problem.
+    /// Returns `settings`, unless there was a problem.
     pub fn finish<T>(self, settings: T) -> Result<T, Vec<Problem>> {
         if self.problems.is_empty() { Ok(settings) } else { Err(self.problems) }
     }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// A setting that may hold a password. Neither `Debug` nor an error message shows it;
-/// [`Secret::expose`] is the only way to it.
+/// A setting that may hold a password. Neither `Debug` nor an error message shows it. Only
+/// [`Secret::expose`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for the one who must use it.
+    /// Returns the text itself, for the code that must use it.
     pub fn expose(&self) -> &str {
         &self.0
     }

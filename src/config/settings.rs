@@ -1,4 +1,4 @@
-//! Settings of a node, as meant.
+//! The parsed settings of a node.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
 use super::units::{has_port, printable};
 
-/// A node's settings, within their bounds and consistent with each other.
+/// A node's settings, within their limits and consistent with each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     pub database_url: Secret,
     pub auto_migrate: bool,
     pub kafka: Kafka,
-    /// `None`: this node is the only one.
+    /// `None` when this node is the only one.
     pub etcd: Option<Etcd>,
     pub listen: SocketAddr,
     pub cluster: String,
     pub node_name: String,
-    /// A URL without a slash at its end. Its port is 0 when `listen`'s is: whoever binds it knows
-    /// better.
+    /// A URL without a slash at its end. Its port is 0 when the port of `listen` is 0. The code
+    /// that binds the port then fills it in.
     pub advertise: String,
     pub precision: Duration,
     pub session_ttl: Duration,
@@ -39,11 +39,12 @@ pub struct Settings {
 pub struct Kafka {
     /// `host:port`, comma-separated.
     pub bootstrap: String,
-    /// librdkafka's, each name once.
+    /// Properties of librdkafka, each name once.
     pub properties: Vec<Property>,
     pub linger: Duration,
     pub publish_deadline: Duration,
-    /// A topic that metadata has denied for so long, or that may not be written to, is given up on.
+    /// A topic is given up after its metadata was denied for this long, or after it was not
+    /// writable for this long.
     pub topic_denial_max: Duration,
 }
 
@@ -54,7 +55,7 @@ pub struct Retention {
     pub names: Duration,
 }
 
-/// Bounds of one node: counts, and bytes or spans where the name says so.
+/// Limits of one node: counts, or bytes and durations where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub in_flight_tasks: usize,
@@ -79,7 +80,7 @@ pub struct Bounds {
 }
 
 impl Settings {
-    /// What is allowed but should be known, one line each.
+    /// Returns warnings, one line each, about settings that are allowed but risky.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.listen.ip().is_loopback() {
@@ -134,7 +135,7 @@ const IDLE_TIMEOUT: Limits = limits("--idle-timeout", "1s", "1h");
 const REQUEST_TIMEOUT: Limits = limits("--request-timeout", "1s", "10m");
 const ANSWER_TIMEOUT: Limits = limits("--answer-timeout", "1s", "10m");
 
-/// What `args` mean on `host`, or everything that is wrong with them.
+/// Parses `args` on `host`. Returns the settings, or all problems.
 pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<Problem>> {
     let mut reader = Reader::default();
     let listen = listen(&args.node.listen, &mut reader);
@@ -211,7 +212,8 @@ fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut Reader) -> String
 
 fn advertise(text: Option<&str>, listen: SocketAddr, node_name: &str, reader: &mut Reader) -> String {
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
-        // "All addresses" is none that a person could type: the host's name is the better guess.
+        // Other machines cannot connect to "all addresses". The name of the host is the better
+        // guess.
         return if listen.ip().is_unspecified() {
             format!("http://{node_name}:{}", listen.port())
         } else {
@@ -270,7 +272,7 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
     if reader.took(IN_FLIGHT_TASKS.flag) && bounds.topic_in_flight_tasks > bounds.in_flight_tasks {
         reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "one topic cannot have more in flight than the node (--in-flight-tasks)");
     }
-    // Otherwise a task could be accepted that never fits.
+    // With a lower limit, a task could be accepted that never fits.
     for (limits, bytes) in [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)] {
         if reader.took(limits.flag) && bytes < bounds.body_bytes_max {
             reader.problem(limits.flag, "less than one request may hold (--body-max)");

@@ -1,4 +1,4 @@
-//! Settings as people write them, from the words on the command line to what a node is told.
+//! Tests settings from the words on the command line to the settings of a node.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +25,8 @@ fn files(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The parser without its variables: tests run with settings of their own in the environment.
+/// Returns the parser without its variables, because the environment of the tests may hold
+/// settings.
 fn deaf() -> clap::Command {
     let forget = |arg: clap::Arg| arg.env(Resettable::Reset);
     command().mut_args(forget).mut_subcommands(|command| command.mut_args(forget))
@@ -252,7 +253,7 @@ fn the_command_line_is_well_formed() {
     command().debug_assert();
 }
 
-/// Flag, variable, default and help of each setting of `serve` and `migrate`.
+/// Returns flag, variable, default and help of each setting of `serve` and `migrate`.
 fn manual() -> Vec<(String, String, String, String)> {
     let cli = command();
     let commands = cli.get_subcommands().filter(|command| ["serve", "migrate"].contains(&command.get_name()));
@@ -282,7 +283,7 @@ fn the_manual_says_the_bounds_that_are_enforced() {
 fn every_setting_has_a_variable_named_like_it() {
     for (flag, variable, ..) in manual() {
         let expected = format!("PUNCTUAL{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase().replacen("", "_", 1));
-        // The repeatable flag stands for one property, its variable for the list of them.
+        // The repeatable flag holds one property, its variable the list of them.
         assert!(variable == expected || flag == "--kafka-property", "{flag}: {variable}");
     }
 }
@@ -298,7 +299,7 @@ fn the_papers_list_every_setting_with_its_variable_and_default() {
     }
 }
 
-/// All commands that do something, `dead list` as well as `serve`.
+/// Returns all commands without subcommands, such as `dead list` and `serve`.
 fn leaves(command: &clap::Command) -> Vec<&clap::Command> {
     let below: Vec<&clap::Command> = command.get_subcommands().flat_map(leaves).collect();
     if below.is_empty() { vec![command] } else { below }

@@ -1,6 +1,6 @@
-//! Sizes, counts and places on the network, as people write them.
+//! Parses sizes, counts and network addresses as people write them.
 
-/// Bytes: `256MiB`, `64kB`, or a plain number. The error says what would be right.
+/// Parses bytes: `256MiB`, `64kB`, or a plain number. The error describes valid values.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     let wrong = || format!("`{text}` is no size; write it like 16MiB, 1GiB or a number of bytes");
     let text = text.trim();
@@ -20,17 +20,17 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(wrong)
 }
 
-/// A whole number; `_` may separate its digits. The error says what would be right.
+/// Parses a whole number. `_` may separate its digits. The error describes valid values.
 pub(super) fn count(text: &str) -> Result<usize, String> {
     text.trim().replace('_', "").parse().map_err(|_not_a_number| format!("`{text}` is no whole number"))
 }
 
-/// A place as it was given, in a message; what may hold a password is not repeated.
+/// Returns an address for use in a message. A part that may hold a password is not repeated.
 pub(super) fn printable(place: &str) -> String {
     if place.contains('@') { "what is given, with a user or a password,".to_owned() } else { format!("`{place}`") }
 }
 
-/// `host:port`, with an IPv6 address in brackets.
+/// Returns true for `host:port`, with an IPv6 address in brackets.
 pub(super) fn has_port(place: &str) -> bool {
     let Some((host, port)) = place.rsplit_once(':') else { return false };
     let is_host = if host.starts_with('[') { host.ends_with(']') } else { !host.contains(':') };

@@ -2,16 +2,17 @@
 //! milliseconds.
 //!
 //! ```text
-//! bits   0..48   due time of a task, time of the claim of a batch, start of a node: ms since the epoch
+//! bits   0..48   ms since the epoch: due time of a task, time of the claim of a batch, start of a
+//!                node
 //! bits  48..52   version, 8
 //! bits  52..64   shard of a task; random in a batch and a node
 //! bits  64..66   variant
-//! bits  66..128  random, but in a task with a key:
+//! bits  66..128  random, except in a task with a key:
 //!       66..72   place of the key within its shard
 //!       72..128  order of the submit among those due at the same time, and chance (`submit_order`)
 //! ```
 //!
-//! So ids sort by time, then by shard, and one index on (shard, id) serves the claim's range, the
+//! So ids sort by time, then by shard. One index on (shard, id) serves the range of a claim, the
 //! look-up and the delete.
 
 use std::fmt;
@@ -29,13 +30,13 @@ const SHARD_BITS_MAX: u128 = 0xfff;
 #[error("an id is a UUID of version 8, like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
 pub struct IdError;
 
-/// The id of a task row: its due time, its shard, and 62 bits of which the tasks of a key have the
-/// order of their submits.
+/// The id of a task row: its due time, its shard, and 62 more bits. In tasks with a key these bits
+/// also hold the order of the submits. Otherwise they are random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
 
-/// The id of a batch: when it was claimed, by its node's idea of the cluster's clock, and 74 random
-/// bits.
+/// The id of a batch: the time of its claim, by its node's estimate of the cluster's clock, and 74
+/// random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(Uuid);
 
@@ -43,7 +44,7 @@ pub struct BatchId(Uuid);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(Uuid);
 
-/// Ids from `from` up to, not including, `to`.
+/// Ids from `from` (inclusive) to `to` (exclusive).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IdRange {
     pub from: Uuid,
@@ -61,14 +62,15 @@ fn millis_of(id: Uuid) -> i64 {
 }
 
 fn parse(text: &str) -> Result<Uuid, IdError> {
-    // Only the hyphenated form: one id has one spelling, in paths as in logs.
+    // Only the hyphenated form is accepted, so that one id has one spelling, in paths as in logs.
     match Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 && id.get_version_num() == 8 => Ok(id),
         _ => Err(IdError),
     }
 }
 
-/// The lowest id of a millisecond, and the bound of a partition that starts there.
+/// Returns the lowest id of a millisecond, which is also the limit of a partition that starts
+/// there.
 pub fn floor_of(at: Timestamp) -> Uuid {
     let time = u128::from(u64::try_from(at.as_millis()).unwrap_or(0));
     Uuid::from_u128(time << 80)
@@ -91,15 +93,15 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
-    /// The same id, after those of all tasks of its key that are due at the same time and whose
-    /// position is lower.
+    /// Returns the same id with its position in the order of submits. Among the tasks of its key
+    /// that are due at the same time it comes after those with a lower position.
     #[must_use]
     pub fn submitted_at(self, position: Position, random: u64) -> Self {
         let place = self.low_bits() & !((1 << ORDER_BITS) - 1);
         Self::new(self.due_at(), self.shard(), place | order_of(self.due_at(), position, random))
     }
 
-    /// The same id with another 62 random bits.
+    /// Returns the same id with another 62 random bits.
     #[must_use]
     pub fn drawn_again(self, random: u64) -> Self {
         Self::new(self.due_at(), self.shard(), random)
@@ -109,8 +111,7 @@ impl TaskId {
         u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0)
     }
 
-    /// The same id, or when it is due before `at`, one that is due then: only the time in it
-    /// changes.
+    /// Returns the same id, due at `at` at the earliest. Only the time in the id changes.
     #[must_use]
     pub fn due_at_least(self, at: Timestamp) -> Self {
         if self.due_at() >= at {
@@ -119,7 +120,7 @@ impl TaskId {
         Self::new(at.ceil_millis(), self.shard(), self.low_bits())
     }
 
-    /// The shard that the id names. A row's shard always is its id's.
+    /// Returns the shard in the id. The shard of a row is always the shard of its id.
     pub fn shard(self) -> Shard {
         let bits = (self.0.as_u128() >> 64) & SHARD_BITS_MAX;
         Shard::new(u16::try_from(bits).unwrap_or(0))
@@ -127,7 +128,7 @@ impl TaskId {
 }
 
 impl BatchId {
-    /// Below all others.
+    /// The lowest id.
     pub const MIN: Self = Self(Uuid::nil());
 
     pub fn new(claimed_at: Timestamp, twelve_bits: u16, random: u64) -> Self {
@@ -158,12 +159,12 @@ impl NodeId {
 }
 
 impl IdRange {
-    /// All ids due from `from` up to, not including, `to`.
+    /// Returns the range of all ids that are due from `from` (inclusive) to `to` (exclusive).
     pub fn of_times(from: Timestamp, to: Timestamp) -> Self {
         Self { from: floor_of(from), to: floor_of(to) }
     }
 
-    /// The narrowest range that holds all of `ids`; `None` when there are none.
+    /// Returns the narrowest range that holds all of `ids`, or `None` when there are none.
     pub fn spanning(ids: impl IntoIterator<Item = TaskId>) -> Option<Self> {
         let each = ids.into_iter().map(|id| Self { from: id.0, to: Uuid::from_u128(id.0.as_u128().saturating_add(1)) });
         each.reduce(|all, one| all.joined(one))
@@ -177,18 +178,18 @@ impl IdRange {
         self.from <= id && id < self.to
     }
 
-    /// True when no id lies between the two.
+    /// Returns true when no id lies between the two ranges.
     pub fn touches(&self, other: Self) -> bool {
         self.from <= other.to && other.from <= self.to
     }
 
-    /// The range from the lower beginning to the higher end.
+    /// Returns the range from the lower beginning to the higher end.
     #[must_use]
     pub fn joined(&self, other: Self) -> Self {
         Self { from: self.from.min(other.from), to: self.to.max(other.to) }
     }
 
-    /// How many numbers the range spans, whether or not they are ids of tasks.
+    /// Returns how many numbers the range covers, whether or not they are ids of tasks.
     pub fn width(&self) -> u128 {
         self.to.as_u128().saturating_sub(self.from.as_u128())
     }

@@ -2,17 +2,17 @@
 
 use super::{TaskId, Timestamp};
 
-/// Where the record of a task was appended.
+/// The place of an appended record: its partition, its offset, and the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
     pub partition: i32,
     pub offset: i64,
     /// The broker's append time on topics with LogAppendTime, otherwise the time of the
-    /// acknowledgement. In milliseconds.
+    /// acknowledgement, in milliseconds.
     pub published_at: Timestamp,
 }
 
-/// The outcome of one task of a batch. `cancelled` is not among them: a cancelled task is in no
+/// The outcome of one task of a batch. `cancelled` is not an outcome: a cancelled task is in no
 /// batch, and has its own line in the execlog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -24,7 +24,7 @@ pub enum Outcome {
         /// broker refused it.
         maybe_sent: bool,
     },
-    /// Permanently refused, with the reason.
+    /// Refused permanently, with the reason.
     Dead {
         reason: Box<str>,
     },
@@ -50,15 +50,15 @@ impl Outcome {
 pub enum Failure {
     /// The record never left the producer, for a reason that has nothing to do with its topic.
     NotSent,
-    /// No answer came: the record may be in the topic.
+    /// No answer came. The record may be in the topic.
     Unknown,
-    /// The producer's batch with this record was refused. That says nothing about the record: it
-    /// can be sent alone.
+    /// The broker refused the producer's batch that holds this record. The record itself may be
+    /// valid: it can be sent alone.
     BatchRefused,
-    /// Too large or malformed: it will not pass when repeated as it is.
+    /// The record is too large or malformed. The same record will be refused again.
     RefusedForGood,
-    /// The topic or the partition does not take records at the moment.
+    /// The topic or the partition does not accept records at the moment.
     Unavailable,
-    /// This node may not write to its topic, just now.
+    /// This node is not allowed to write to the topic at the moment.
     Forbidden,
 }

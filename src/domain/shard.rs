@@ -5,12 +5,12 @@ use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::Xxh3;
 
-/// One slice of the tasks; 0 to 4095, for a task id has 12 bits for it.
+/// A slice of the tasks, 0 to 4095: a task id has 12 bits for its shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u16);
 
-/// How many shards the cluster has: a power of two from 1 to 4096, fixed when the database is first
-/// migrated.
+/// The number of shards in the cluster: a power of two from 1 to 4096, fixed by the first migration
+/// of the database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCount(u16);
 
@@ -19,8 +19,11 @@ pub struct ShardCount(u16);
 pub struct ShardCountError(u64);
 
 impl Shard {
+    /// Creates the shard with this number.
+    ///
     /// # Panics
-    /// Above 4095: the number comes from a task id or from [`ShardCount`], which both end there.
+    /// Above 4095. The number comes from a task id or from [`ShardCount`], and neither goes beyond
+    /// that.
     pub const fn new(number: u16) -> Self {
         assert!(number < 4096, "a shard has 12 bits");
         Self(number)
@@ -30,7 +33,7 @@ impl Shard {
         self.0
     }
 
-    /// The number as the column `shard` (a `smallint`) holds it.
+    /// Returns the number as the column `shard` (a `smallint`) holds it.
     pub fn as_smallint(self) -> i16 {
         i16::try_from(self.0).unwrap_or(i16::MAX)
     }
@@ -60,10 +63,10 @@ impl ShardCount {
         (0..self.0).map(Shard)
     }
 
-    /// The shard of a task with a key or a name, and the place of the key within it: XXH3-64 of the
-    /// topic, a zero byte, and the key (else the name). The shard is that modulo the number of
-    /// shards, the place its upper six bits: many keys lie evenly in a shard, and those of one lie
-    /// together.
+    /// Returns the shard of a task with a key or a name, and the place of the key within the shard.
+    /// Both come from the XXH3-64 hash of the topic, a zero byte, and the key (else the name). The
+    /// shard is the hash modulo the number of shards, and the place is the upper six bits of the
+    /// hash. So many keys are spread evenly in a shard, and the tasks of one key lie together.
     pub fn slot_of(self, topic: &str, key_or_name: &[u8]) -> (Shard, u8) {
         let mut hash = Xxh3::new();
         hash.update(topic.as_bytes());
@@ -73,7 +76,7 @@ impl ShardCount {
         (self.pick(digest), digest.to_be_bytes()[0] >> 2)
     }
 
-    /// The shard that a number (a hash, or a random number) falls on.
+    /// Returns the shard for a number (a hash, or a random number).
     pub fn pick(self, number: u64) -> Shard {
         Shard(u16::try_from(number % u64::from(self.0)).unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! Tasks as they are submitted, and what can be said of one.
+//! Tasks as they are submitted, and the views of their state.
 
 pub mod headers;
 pub mod name;
@@ -8,7 +8,7 @@ pub mod submit_order;
 use self::submit_order::ORDER_BITS;
 use super::{Headers, Receipt, ShardCount, SubmitOrder, TaskId, TaskName, Timestamp, TopicName};
 
-/// A record as its submitter gave it; Punctual adds two headers when it publishes.
+/// A record as its submitter gave it. Punctual adds two headers when it publishes the record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     pub topic: TopicName,
@@ -18,26 +18,26 @@ pub struct Record {
     pub headers: Headers,
 }
 
-/// Upper bound in bytes of what a record adds to its key, payload and headers on the wire: the
-/// batch header (61), the record's own lengths (varints, at most 40), and our two headers with
-/// their names and values (at most 80).
+/// Maximum number of bytes that a record adds to its key, payload and headers on the wire: the
+/// batch header (61), the record's own lengths (varints, at most 40), and Punctual's two headers
+/// with their names and values (at most 80).
 const OVERHEAD_MAX: usize = 192;
 
 impl Record {
-    /// What the record counts against a topic's `max.message.bytes`: an upper bound of its
-    /// uncompressed size in bytes, ours included.
+    /// Returns the size that counts against a topic's `max.message.bytes`. The size is an upper
+    /// limit of the uncompressed record in bytes, with Punctual's headers.
     pub fn size(&self) -> usize {
         OVERHEAD_MAX.saturating_add(self.bytes())
     }
 
-    /// Bytes of key, payload and headers: what the record counts against the bounds on memory.
+    /// Returns the bytes of key, payload and headers. They count against the memory limits.
     pub fn bytes(&self) -> usize {
         let length = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
         length(&self.key).saturating_add(length(&self.payload)).saturating_add(self.headers.as_bytes().len())
     }
 }
 
-/// A task that was checked and has its id, but is not stored yet.
+/// A task that was validated and has its id, but is not stored yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewTask {
     pub id: TaskId,
@@ -46,8 +46,8 @@ pub struct NewTask {
 }
 
 impl NewTask {
-    /// Gives `record` its id: due at `due_at`, on the shard of its key, else of its name, else of
-    /// `random`. Its place in the order of the submits it gets when it is stored.
+    /// Creates a task that is due at `due_at`. Its shard comes from the key, else from the name,
+    /// else from `random`. Its place in the order of the submits is set when the task is stored.
     pub fn new(record: Record, name: Option<TaskName>, due_at: Timestamp, shards: ShardCount, random: (u64, u64)) -> Self {
         let topic = record.topic.as_str();
         let id = match (&record.key, &name) {
@@ -61,9 +61,9 @@ impl NewTask {
         Self { id, name, record }
     }
 
-    /// Puts it behind all that were submitted before on this node: of those with its key that are
-    /// due at the same time, it is published after them. The order of tasks without a key is left
-    /// to chance.
+    /// Puts the task behind all tasks that were submitted before on this node. Of tasks with the
+    /// same key and due time, it is published after them. The order of tasks without a key is
+    /// random.
     pub fn submitted(&mut self, order: &SubmitOrder, now: Timestamp, random: (u64, u64)) {
         self.id = match self.record.key {
             Some(_) => self.id.submitted_at(order.next(now, self.id.due_at(), random.0), random.1),
@@ -71,13 +71,13 @@ impl NewTask {
         };
     }
 
-    /// Bytes that the task takes in memory and in a statement.
+    /// Returns the bytes that the task takes in memory and in a statement.
     pub fn bytes(&self) -> usize {
         self.record.bytes().saturating_add(self.name.as_ref().map_or(0, |name| name.as_str().len()))
     }
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TaskState {
     Scheduled,
@@ -99,24 +99,23 @@ impl TaskState {
     }
 }
 
-/// All that is known of a task.
+/// Everything that is known about a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskView {
-    /// The first id: the one that the submitter knows.
+    /// The first id, which the submitter knows.
     pub id: TaskId,
     pub topic: TopicName,
     pub name: Option<String>,
     pub state: TaskState,
-    /// Of a cancelled task that a PUT replaced: the last of the tasks that took its place, one
-    /// after another.
+    /// For a cancelled task that a PUT replaced: the last task in its chain of replacements.
     pub replaced_by: Option<TaskId>,
     pub attempt: i16,
     pub receipt: Option<Receipt>,
-    /// Key, payload and headers are `None` once they are no longer kept.
+    /// Key, payload and headers. `None` when they are no longer kept.
     pub kept: Option<Kept>,
-    /// Why it is dead.
+    /// The reason why the task is dead.
     pub reason: Option<String>,
-    /// When it was given up on.
+    /// The time at which the task became dead.
     pub died_at: Option<Timestamp>,
 }
 
@@ -124,16 +123,16 @@ pub struct TaskView {
 pub struct Kept {
     pub key: Option<Vec<u8>>,
     pub payload: Option<Vec<u8>>,
-    /// Encoded; see [`headers::decode`].
+    /// Encoded headers, see [`headers::decode`].
     pub headers: Vec<u8>,
 }
 
-/// Tasks that are due and in no batch.
+/// The tasks that are due and in no batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backlog {
-    /// In leaves and in the far table; of each a bounded number is counted.
+    /// Number of tasks in leaves and in the far table. In each, the count stops at a limit.
     pub task_count: u64,
-    /// False when there are more than were counted.
+    /// False when there are more tasks than were counted.
     pub is_exact: bool,
     pub oldest_due_at: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! Time: moments of the two clocks, and lengths of time.
+//! Time: moments of the two clocks, and durations.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ pub mod duration;
 pub mod throttle;
 pub mod timestamp;
 
-/// Time since the process started, which no step of the wall clock moves. Only `clock` makes one in
-/// production; tests make their own.
+/// Time since the process started. Steps of the wall clock do not affect it. In production only
+/// `clock` creates values. Tests create their own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Monotonic(Duration);
 
@@ -25,7 +25,7 @@ impl Monotonic {
         Self(self.0.saturating_add(span))
     }
 
-    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    /// Returns the time from `earlier` to this moment, or zero when `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,15 +1,16 @@
-//! Bounds of Postgres's clock, made of stamps in its answers and the monotonic time since.
+//! Keeps a lower and an upper bound of Postgres's clock, from stamps in its answers and the
+//! monotonic time since.
 //!
 //! The authority is Postgres's `clock_timestamp()`. A stamp was taken somewhere between the
-//! question and the answer, so when the answer arrives Postgres's clock shows the stamp at least,
-//! and the stamp and the whole round trip at most. From then on the bounds run on with the
-//! monotonic time, and apart by what two clocks may differ in rate; each further stamp narrows
-//! them. Decisions use the lower bound, which is never ahead.
+//! question and the answer. When the answer arrives, Postgres's clock shows at least the stamp, and
+//! at most the stamp plus the whole round trip. From then on the bounds run on with the monotonic
+//! time. They also move apart by the possible difference between the rates of the two clocks. Each
+//! further stamp narrows them. Decisions use the lower bound, which is never ahead.
 //!
-//! The monotonic time is read from two clocks. One is slewed when NTP corrects this machine's clock
-//! (chrony: by up to 8 % for as long as it takes), the other never is, but stands still while the
-//! machine is suspended. The lower bound runs on with the slower of them, the upper one with the
-//! faster.
+//! The monotonic time is read from two clocks. The first is slewed when NTP corrects this machine's
+//! clock (chrony: by up to 8 % for as long as the correction takes). The second is never slewed,
+//! but stands still while the machine is suspended. The lower bound runs on with the slower of
+//! them, the upper bound with the faster.
 //!
 //! | a stamp shows Postgres's clock | then |
 //! |---|---|
@@ -20,20 +21,20 @@
 //! | behind them by more than 500 ms | only the new stamp counts, and the clock is not steady until it has not been set back for a minute |
 //!
 //! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s
-//! every 45 s). Nothing may wait for such a clock to hold.
+//! every 45 s). No part of the node may wait for such a clock to hold.
 //!
-//! Answers of several connections overtake each other: one that was asked for before the bounds
-//! were last confirmed may hold the older stamp. When such a one contradicts them, the lower of the
-//! two counts until a later question settles it: too low a bound is late for a moment, too high a
-//! one is early. A step forward is shown by that later question alone. A step back is in doubt
-//! until then, and the clock not steady: the answer may only have been overtaken by the first one
-//! after a step forward.
+//! Answers of several connections overtake each other. An answer whose question is older than the
+//! last confirmation of the bounds may hold an older stamp. When such a stamp contradicts the
+//! bounds, the lower of the two counts until a later question settles it: a bound that is too low
+//! is late for a moment, but one that is too high is early. A step forward is shown by that later
+//! question alone. A step back is in doubt until then, and the clock is not steady: the answer may
+//! only have been overtaken by the first one after a step forward.
 
 use std::time::Duration;
 
 use crate::domain::{Monotonic, Timestamp};
 
-/// One reading of Postgres's clock, taken somewhere between the question and the answer.
+/// A reading of Postgres's clock, taken somewhere between the question and the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     pub at: Timestamp,
@@ -44,55 +45,57 @@ pub struct Stamp {
 /// A moment of this node, by its two monotonic clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// Goes on while the machine is suspended; slewed by NTP.
+    /// This clock goes on while the machine is suspended. NTP slews it.
     pub at: Monotonic,
-    /// Never slewed; stands still while the machine is suspended.
+    /// This clock is never slewed. It stands still while the machine is suspended.
     pub raw: Monotonic,
 }
 
-/// What Postgres's clock and this node's raw one may differ in rate, in parts per million: the 500
-/// by which ntpd and the kernel slew a clock, and the 100 of a poor quartz.
+/// The maximum difference in rate between Postgres's clock and this node's raw one, in parts per
+/// million. It consists of the 500 by which ntpd and the kernel slew a clock, and the 100 of a poor
+/// quartz.
 pub const DRIFT_PPM_MAX: u32 = 600;
-/// A difference to the monotonic time beyond this is a step of Postgres's clock.
+/// A larger difference to the monotonic time is a step of Postgres's clock.
 pub const STEP_MIN: Duration = Duration::from_millis(500);
-/// A step forward beyond this may be a mistake that somebody corrects: it is not followed at once.
+/// A larger step forward may be a mistake that will be corrected: the clock does not follow it at
+/// once.
 pub const FOLLOWED_MAX: Duration = Duration::from_secs(10);
-/// How long nothing is claimed after a step forward that is not followed at once; how long the
-/// clock must have held after a step back.
+/// How long claims stop after a step forward that is not followed at once, and how long the clock
+/// must have held after a step back.
 pub const HOLD: Duration = Duration::from_secs(60);
-/// Stamps come twice a second. The one that ends a pause may show a step that was made within it.
+/// Stamps come twice a second. The stamp that ends a pause may show a step from within the pause.
 const PAUSE_END: Duration = Duration::from_secs(2);
 
 /// The clock of the cluster as one node knows it.
 #[derive(Debug, Default)]
 pub struct StampedClock {
     bounds: Option<Bounds>,
-    /// When the last answer arrived that the bounds agree with.
+    /// Arrival of the last answer that agreed with the bounds.
     agreed_at: Monotonic,
-    /// Of the first step forward of a pause.
+    /// Time of the first step forward of a pause.
     set_ahead_at: Option<Monotonic>,
-    /// Of the last step back.
+    /// Time of the last step back.
     set_back_at: Option<Monotonic>,
     doubt: Option<Doubt>,
 }
 
-/// An answer has shown that Postgres's clock was set back, and may be older than these bounds.
+/// An answer has shown that Postgres's clock was set back, but may be older than these bounds.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
     bounds: Bounds,
-    /// When that answer arrived: a question that was asked later settles it.
+    /// Arrival of that answer. A later question settles the doubt.
     since: Monotonic,
 }
 
-/// What a stamp has shown that Postgres's clock did, beyond [`STEP_MIN`].
+/// A step of Postgres's clock by more than [`STEP_MIN`], as shown by a stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Forward by so much, and followed at once: by up to [`FOLLOWED_MAX`], or within the pause
+    /// A step forward that is followed at once: by up to [`FOLLOWED_MAX`], or within the pause
     /// after a larger one.
     Followed(Duration),
-    /// Forward by so much: the clock is not steady for [`HOLD`].
+    /// A larger step forward: the clock is not steady for [`HOLD`].
     Ahead(Duration),
-    /// Back by so much: the clock is not steady until it has held for [`HOLD`].
+    /// A step back: the clock is not steady until it has held for [`HOLD`].
     Back(Duration),
 }
 
@@ -104,8 +107,8 @@ struct Bounds {
     at: Moment,
 }
 
-/// What the two clocks of a node may be apart by, beside an eighth of the time, for other reasons
-/// than that the machine was suspended.
+/// The two clocks of a node may differ by this, plus an eighth of the time, without a suspension of
+/// the machine.
 const APART_MAX: Duration = Duration::from_millis(500);
 
 impl Moment {
@@ -116,36 +119,37 @@ impl Moment {
 }
 
 impl From<Monotonic> for Moment {
-    /// Of clocks that run alike.
+    /// A moment of clocks that run alike.
     fn from(at: Monotonic) -> Self {
         Self { at, raw: at }
     }
 }
 
 impl StampedClock {
-    /// The lower bound: never ahead of Postgres's clock, late by at most the way back of the best
-    /// answer and by what the rates may differ since, and by what the machine was suspended since.
-    /// `None` before the first stamp.
+    /// Returns the lower bound, or `None` before the first stamp. It is never ahead of Postgres's
+    /// clock. It is late by at most three times: the way back of the best answer, the drift between
+    /// the rates since then, and the time of suspensions since then.
     pub fn now(&self, now: Moment) -> Option<Timestamp> {
         self.bounds.map(|bounds| bounds.run_on(now).low)
     }
 
-    /// True after the machine was suspended, until the next stamp: the bound is behind by as much.
+    /// Returns true after the machine was suspended, until the next stamp: the lower bound is
+    /// behind by the time of the suspension.
     pub fn is_behind(&self, now: Moment) -> bool {
         self.bounds.is_some_and(|bounds| bounds.at.was_suspended_until(now))
     }
 
-    /// The upper bound: never behind Postgres's clock, unless that was stepped forward since the
-    /// last stamp; ahead of it by at most the way there of the best question and by what the rates
-    /// may differ since. `None` before the first stamp.
+    /// Returns the upper bound, or `None` before the first stamp. It is never behind Postgres's
+    /// clock, unless that was stepped forward since the last stamp. It is ahead by at most the way
+    /// there of the best question and the drift between the rates since then.
     pub fn at_most(&self, now: Moment) -> Option<Timestamp> {
-        // While an answer is in doubt that may be the older one, the bounds from before it may be
-        // the right ones.
+        // While a possibly older answer is in doubt, the bounds from before it may be the right
+        // ones.
         let doubted = self.doubt.map(|doubt| doubt.bounds);
         self.bounds.into_iter().chain(doubted).map(|bounds| bounds.run_on(now).high).max()
     }
 
-    /// Takes in a stamp; answers the step of Postgres's clock that it shows.
+    /// Takes in a stamp, and returns the step of Postgres's clock that it shows.
     pub fn take_in(&mut self, stamp: Stamp) -> Option<Step> {
         let (shown, arrived_at) = (Bounds::of(stamp), stamp.arrived_at.at);
         let Some(known) = self.bounds.map(|bounds| bounds.run_on(stamp.arrived_at)) else {
@@ -183,7 +187,7 @@ impl StampedClock {
         }
     }
 
-    /// The step from what is `known` to what is `shown`, and the pause that begins with it.
+    /// Returns the step from `known` to `shown`, and starts the pause that follows from it.
     fn step_of(&mut self, known: Bounds, shown: Bounds, arrived_at: Monotonic) -> Option<Step> {
         let (back, forward) = (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
         if back > STEP_MIN {
@@ -201,8 +205,8 @@ impl StampedClock {
         Some(Step::Ahead(forward))
     }
 
-    /// True once there is a stamp, but not within the pause after a step that is not followed at
-    /// once. A pause ends with the first stamp after its time.
+    /// Returns true once there is a stamp, except within the pause after a step that is not
+    /// followed at once. A pause ends with the first stamp after its time.
     pub fn is_steady(&self) -> bool {
         self.bounds.is_some() && self.set_ahead_at.is_none() && self.set_back_at.is_none() && self.doubt.is_none()
     }
@@ -222,8 +226,8 @@ impl Bounds {
         Self { low, high: after_at_most(self.high, most), at }
     }
 
-    /// By how many microseconds these bounds lie wholly below others; zero or less when they do
-    /// not.
+    /// Returns by how many microseconds these bounds lie wholly below the others. The result is
+    /// zero or less when they do not.
     fn micros_behind(self, other: Self) -> i64 {
         other.low.micros_after(self.high)
     }
@@ -233,13 +237,13 @@ impl Bounds {
     }
 }
 
-/// What a clock that showed `at` shows at most after `span`; a microsecond more, for it cuts off
-/// what it does not show.
+/// Returns the maximum reading, after `span`, of a clock that showed `at`. One microsecond is added
+/// because a clock cuts off fractions.
 fn after_at_most(at: Timestamp, span: Duration) -> Timestamp {
     at.plus(span.saturating_add(drift(span))).plus(Duration::from_micros(1))
 }
 
-/// What two clocks may differ by after `span`, rounded up to whole microseconds.
+/// Returns the maximum drift of two clocks after `span`, rounded up to whole microseconds.
 fn drift(span: Duration) -> Duration {
     let nanos = (span.as_nanos() * u128::from(DRIFT_PPM_MAX)).div_ceil(1_000_000);
     Duration::from_micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX))
@@ -261,8 +265,8 @@ mod tests {
 
     const START: i64 = 1_700_000_000_000_000;
 
-    /// Postgres's clock after `elapsed` of true monotonic microseconds, `ppm` faster than this
-    /// node's and `step` away from where it started.
+    /// Returns Postgres's clock after `elapsed` true monotonic microseconds. It runs `ppm` faster
+    /// than this node's, and is `step` away from its start.
     fn server(elapsed: u64, ppm: i64, step: i64) -> Timestamp {
         let elapsed = i64::try_from(elapsed).unwrap();
         Timestamp::from_micros(START + step + elapsed + (elapsed * ppm).div_euclid(1_000_000))
@@ -276,12 +280,12 @@ mod tests {
         monotonic(micros).into()
     }
 
-    /// An exchange: microseconds of silence before the question, of the way there, and of the way
+    /// An exchange, in microseconds: the silence before the question, the way there, and the way
     /// back.
     type Exchange = (u64, u64, u64);
 
-    /// A clock after some exchanges, the last of which was quick: what is unsure about the one
-    /// before must not hide a step.
+    /// Returns a clock after some exchanges. The last one was quick, so that the uncertainty of
+    /// those before cannot hide a step.
     fn known_clock(before: Vec<Exchange>, quick: u64) -> (StampedClock, u64) {
         let mut clock = StampedClock::default();
         let mut now = 0;
@@ -296,8 +300,8 @@ mod tests {
         prop::collection::vec((prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()), 1..40)
     }
 
-    /// Asks a server, whose clock is given, and lets the stamp arrive; answers the moment of
-    /// arrival and the step that was seen.
+    /// Asks a server with the given clock, and lets the stamp arrive. Returns the moment of arrival
+    /// and the step that was seen.
     fn ask(
         clock: &mut StampedClock,
         from: u64,
@@ -384,7 +388,7 @@ mod tests {
                     }
                     Some(Step::Back(_)) => prop_assert!(false, "nothing was set back"),
                 }
-                // At once, and never ahead.
+                // The clock follows at once, and is never ahead.
                 let late = server(now, 0, step).micros_after(clock.now(at(now)).unwrap());
                 prop_assert!((0..=i64::try_from(quick + quick / 1_600 + 2).unwrap()).contains(&late), "late by {late}");
                 prop_assert!(clock.at_most(at(now)).unwrap() >= server(now, 0, step));
@@ -428,8 +432,8 @@ mod tests {
             }
             let (now, seen) = ask(&mut clock, now, (500_000, there, back), |moment| server(moment, 0, step));
             prop_assert_eq!(seen, None);
-            // A step back by less than the round trip cannot be told from a slow way there; nothing
-            // else may remain.
+            // A step back by less than the round trip cannot be told from a slow way there. No
+            // other error may remain.
             let unseen = i64::try_from(there + back + 2).unwrap();
             let allowed = if step < 0 { unseen } else { 0 };
             prop_assert!(clock.now(at(now)).unwrap().micros_after(server(now, 0, step)) <= allowed);
@@ -452,7 +456,7 @@ mod tests {
         assert_eq!(seen, None);
     }
 
-    /// Tells the clock every half second what Postgres's shows from `now` to `end`.
+    /// Gives the clock a stamp of Postgres's clock every half second, from `now` to `end`.
     fn hold(clock: &mut StampedClock, now: u64, end: u64, step: i64) {
         for moment in (now..=end).step_by(500_000) {
             ask(clock, moment, (0, 0, 0), |moment| server(moment, 0, step));
@@ -503,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_step_forward_every_three_quarters_of_a_minute_stops_nothing() {
-        // As hypervisors do.
+        // Hypervisors do this.
         let mut clock = StampedClock::default();
         hold(&mut clock, 0, 44_500_000, 0);
         for round in 1..10_u64 {
@@ -526,7 +530,7 @@ mod tests {
             let now = Moment { at: monotonic(slewed), raw: monotonic(u64::try_from(awake).unwrap()) };
             assert!(clock.now(now).unwrap() <= server(elapsed, 0, 0), "{slew_percent} %, {suspended} us");
             assert_eq!(clock.is_behind(now), suspended > 0);
-            // The next stamp is right, and no jump: the clock of Postgres has done nothing.
+            // The next stamp is right and shows no jump, because Postgres's clock was not changed.
             let stamp = Stamp { at: server(elapsed, 0, 0), asked_at: now.at, arrived_at: now };
             assert_eq!(clock.take_in(stamp), None);
             assert_eq!((clock.now(now), clock.is_behind(now)), (Some(server(elapsed, 0, 0)), false));

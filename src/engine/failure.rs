@@ -1,42 +1,42 @@
-//! What is to be done about a record that was not acknowledged, and when a producer that has failed
-//! is made anew.
+//! Decides what to do with a record that was not acknowledged, and when to replace a failed
+//! producer.
 
 use std::time::Duration;
 
 use crate::domain::{Failure, Monotonic};
 
-/// The first pause between two new producers of which the first got no acknowledgement; it doubles
-/// from one to the next.
+/// The first pause between two new producers when the first of them got no acknowledgement. The
+/// pause doubles from one to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Between two new producers that were made for a doubt alone.
+/// The pause between two new producers that were made because of a doubt alone.
 const DOUBT_PAUSE: Duration = Duration::from_secs(300);
 
-/// In what the record failed.
+/// The circumstances in which the record failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Circumstances {
-    /// Its batch is no longer this node's.
+    /// The batch is no longer this node's.
     pub is_given_up: bool,
-    /// Its producer was replaced, no broker can be reached, or it was taken back before its
-    /// deadline: its topic is not to blame.
+    /// The topic is not to blame: the producer was replaced, no broker can be reached, or the
+    /// record was taken back before its deadline.
     pub is_blameless: bool,
-    /// The topic has been denied for so long that it is given up on.
+    /// The topic has been denied for so long that it is given up.
     pub is_topic_gone: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remedy {
-    /// Hand it over once more, in a request of its own.
+    /// Hand the record over again, in a request of its own.
     Alone,
-    /// Hand it over once more, a little later.
+    /// Hand the record over again, a little later.
     Later,
-    /// Give it up: it is a dead letter.
+    /// Give the task up: it becomes a dead letter.
     GiveUp,
-    /// Put it off: a follow-up is the next attempt.
+    /// Defer the task: a follow-up is the next attempt.
     Defer,
 }
 
-/// What is to be done about a record that failed.
+/// Returns the remedy for a record that failed.
 pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     match failure {
         _ if circumstances.is_given_up => Remedy::Defer,
@@ -48,39 +48,41 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
-/// How long a task waits before its next attempt: 1 s x 2^n, at most 60 s, and up to a quarter less
-/// by `jitter` (0 to 255), so that the tasks of an outage do not come back all at once.
+/// Returns how long a task waits before its next attempt: 1 s x 2^n, at most 60 s. `jitter` (0 to
+/// 255) shortens the delay by up to a quarter, so that the tasks of an outage do not come back all
+/// at once.
 pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
     let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
     let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
     full - full / 4 / 256 * u32::from(jitter)
 }
 
-/// Why another producer is to take a producer's place.
+/// The reason to replace a producer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Defect {
-    /// It has failed for good, or has lost track of a partition: it gets nothing more out.
+    /// The producer has failed for good, or has lost track of a partition. It delivers no more
+    /// records.
     Failed,
-    /// A record of it had no answer until its deadline, though Kafka is there and not slow. Its
-    /// partition may be in trouble; or this producer may be wrong about a partition that others can
-    /// reach, and no sign tells that apart.
+    /// A record of the producer had no answer until its deadline, although Kafka is there and not
+    /// slow. Either its partition is in trouble, or this producer is wrong about a partition that
+    /// others can reach. No sign tells the two cases apart.
     Doubt,
 }
 
-/// When a producer with a defect is made anew: at once. If it had no record acknowledged, whatever
-/// made it fail (a right that is missing, say) is likely still so: then after a pause that grows.
-/// For a doubt alone, throttle.
+/// Decides when to replace a defective producer: normally at once. If the producer got no
+/// acknowledgement at all, the cause of its failure (a missing right, for example) probably
+/// persists, so the replacement waits for a growing pause. Replacements because of a doubt alone
+/// are throttled.
 #[derive(Debug, Default)]
 pub struct Renewals {
-    /// When the last one was made that was to replace one that had failed, and the pause until the
-    /// next one.
+    /// When a failed producer was last replaced, and the pause until the next replacement.
     last: Option<(Monotonic, Duration)>,
     doubted_at: Option<Monotonic>,
 }
 
 impl Renewals {
-    /// True when a producer with this defect is to be made anew now. `has_worked`: a record of it
-    /// was acknowledged.
+    /// Returns true when a producer with this defect must be replaced now. `has_worked`: one of its
+    /// records was acknowledged.
     pub fn is_due(&self, defect: Defect, has_worked: bool, now: Monotonic) -> bool {
         match defect {
             Defect::Failed => has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause),
@@ -88,7 +90,7 @@ impl Renewals {
         }
     }
 
-    /// A producer was made in the place of one with this defect.
+    /// Records that a producer with this defect was replaced.
     pub fn made(&mut self, defect: Defect, has_worked: bool, now: Monotonic) {
         match defect {
             Defect::Failed => {

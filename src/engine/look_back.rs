@@ -215,7 +215,7 @@ mod tests {
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
         assert!(
             answered >= 7 * 24 && unanswered <= 8 + answered / 16,
-            "what was too wide is throttle tried again: {unanswered} {answered}"
+            "what was too wide is rarely tried again: {unanswered} {answered}"
         );
         assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))), "all before is settled");
         assert_eq!(look_back.age(day(8)), Duration::ZERO);

@@ -1,21 +1,21 @@
-//! One bad topic must not hold the others up: which topics take records now.
+//! Keeps one circuit breaker per topic, so that one bad topic does not hold up the others.
 //!
 //! ```text
 //!            no acknowledgement for 5 s while records wait         5 s later, metadata is fine
-//!   healthy ------------------------------------------------> parked -------------------------> probing
+//!   closed -------------------------------------------------> open ---------------------------> half-open
 //!      ^                                                        ^ |                                |
 //!      |            an acknowledgement, at any time             | |  refused, or none for 5 s      |
 //!      +--------------------------------------------------------+-+--------------------------------+
 //!                                              denied by metadata for 5 min: gone (tasks become dead letters)
 //! ```
 //!
-//! Tasks of a parked topic stay where they are: claims leave them out. While a topic is probed, one
-//! claim's worth of it is let through.
+//! While the breaker of a topic is open, claims skip its tasks. A half-open breaker lets the tasks
+//! of one claim through.
 //!
-//! A slow Kafka is not a dead topic ([`Pace`]): silence counts against a topic only while Kafka
-//! keeps its pace, and only once it is longer than twice what the records that were acknowledged
-//! lately have waited. While Kafka throttles this node, each topic may have in flight about what
-//! went out of it lately.
+//! A slow Kafka is not a dead topic ([`Pace`]). Silence counts against a topic only while Kafka
+//! keeps its pace. The silence must also be longer than twice the longest wait of recently
+//! acknowledged records. While Kafka throttles this node, each topic may have about as many bytes
+//! in flight as it has sent lately.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -24,40 +24,40 @@ use crate::domain::{Monotonic, TopicName};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// A topic without an acknowledgement for so long while records wait is open; a parked one is
-    /// probed as often.
+    /// The breaker of a topic opens after this time without an acknowledgement while records wait.
+    /// An open breaker looks its topic up at the same interval.
     pub silence_max: Duration,
-    /// A topic that fresh metadata has denied for so long is gone.
+    /// A topic is gone after fresh metadata has denied it for this time.
     pub denial_max: Duration,
-    /// Tasks of one topic that may be in flight.
+    /// The number of tasks of one topic that may be in flight.
     pub tasks_max: usize,
-    /// Bytes of one topic that may be in flight.
+    /// The number of bytes of one topic that may be in flight.
     pub bytes_max: usize,
 }
 
-/// How Kafka takes records just now; the slowest last.
+/// The pace at which Kafka takes records. The slowest pace comes last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Pace {
-    /// It answers.
+    /// Kafka answers.
     #[default]
     Steady,
-    /// A broker has requests that it has not answered for seconds: it may answer them yet.
+    /// A broker has not answered some requests for seconds, but may still do so.
     Stalled,
-    /// Brokers say that they hold this node's requests back by a quota.
+    /// Brokers report that they delay this node's requests because of a quota.
     Throttled,
 }
 
-/// What happened lately is what happened in this period and the one before.
+/// "Lately" means this period and the one before.
 const PERIOD: Duration = Duration::from_secs(5);
-/// A topic may have so many bytes in flight however little went out of it: one request.
+/// A throttled topic may always have this many bytes in flight: one request.
 const THROTTLED_BYTES_MIN: usize = 128 << 10;
 
-/// Refusals of a topic so far apart still count as unbroken: a task that is put off comes back
-/// after a minute at most, and a probe needs one.
+/// Refusals of a topic at most this far apart count as unbroken. A deferred task comes back after
+/// at most a minute, and a probe needs one.
 const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 
-/// A topic that is given up on is known to be so for at least so long: longer than the pause before
-/// any attempt (60 s), or a task that was put off would never meet it.
+/// The minimum time for which a topic is remembered as given up. It is longer than the pause before
+/// any attempt (60 s): otherwise a deferred task would never find the topic gone.
 const REMEMBERED_MIN: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,46 +73,48 @@ struct Topic {
     state: State,
     tasks: usize,
     bytes: usize,
-    /// When something was last heard of it (an acknowledgement, metadata while it was open), or the
-    /// first of the records that wait was handed over.
+    /// The time of the last sign of life: an acknowledgement, or metadata while the breaker was
+    /// open. It is also the time at which the first of the waiting records was handed over.
     heard_at: Monotonic,
-    /// Since when it takes no records; a probe does not end that.
+    /// Since when the topic has taken no records. A probe does not reset it.
     open_since: Option<Monotonic>,
-    /// Since when, and until when, fresh metadata has denied the topic without a break.
+    /// The start and the end of the unbroken time in which fresh metadata has denied the topic.
     denied: Option<(Monotonic, Monotonic)>,
-    /// Since when records were refused at once, without an acknowledgement in between.
+    /// Since when records have been refused at once, without an acknowledgement in between.
     refused_since: Option<Monotonic>,
-    /// Why the last of its records that failed did, unless one was acknowledged since.
+    /// The reason of the last failed record, until a record is acknowledged.
     reason: Option<String>,
-    /// Since when, and until when, each of its records was refused for a right that is missing,
-    /// without a break.
+    /// The start and the end of the unbroken time in which each record was refused because a right
+    /// is missing.
     forbidden: Option<(Monotonic, Monotonic)>,
-    /// It was given up on for these refusals, and has been tried since.
+    /// The topic was given up because of these refusals, and has been probed since.
     was_given_up: bool,
-    /// It has come to its bound, and is not yet a quarter below it.
+    /// The topic has reached its in-flight limit, and has not yet fallen a quarter below it.
     is_full: bool,
-    /// Bytes that went out of it in this period, and in the one before.
+    /// The bytes that left the in-flight records of the topic in this period, and in the one
+    /// before.
     bytes_out: [usize; 2],
 }
 
-/// What to do about a topic.
+/// An action that the caller takes for a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Ask Kafka for the topic's metadata, and tell [`Topics::looked`].
+    /// Ask Kafka for the topic's metadata, and pass the answer to [`Topics::looked`].
     Look(TopicName),
     Opened(TopicName),
-    /// Kafka says that there is no such topic: in so long its tasks are given up on, if it goes on
-    /// saying so.
+    /// Kafka says that the topic does not exist. If Kafka goes on saying so for this long, the
+    /// tasks are given up.
     Denied(TopicName, Duration),
-    /// It takes records again: sweep for what was left.
+    /// The topic takes records again. Sweep for skipped tasks.
     Closed(TopicName),
-    /// Kafka refuses its records for a right that is missing: in so long its tasks are given up on,
-    /// if it goes on doing so.
+    /// Kafka refuses the topic's records because a right is missing. If Kafka goes on doing so for
+    /// this long, the tasks are given up.
     Forbidden(TopicName, Duration),
-    /// It does not exist or may not be written to, and did not or might not for so long that its
-    /// tasks are given up on: sweep for them.
+    /// The topic has been missing, or this node has not been allowed to write to it, for so long
+    /// that its tasks are given up. Sweep for them.
     Gone(TopicName),
-    /// The same, after a probe that changed nothing: sweep again, it has been told.
+    /// The topic is still gone after a probe that changed nothing. Sweep again. The failure has
+    /// been logged already.
     StillGone(TopicName),
 }
 
@@ -121,9 +123,9 @@ pub enum Action {
 pub struct OpenBreaker<'a> {
     pub topic: &'a TopicName,
     pub is_gone: bool,
-    /// Probes do not end it.
+    /// The time at which the breaker opened. Probes do not reset it.
     pub since: Monotonic,
-    /// Why the last of its records that failed did; none has yet if they only wait.
+    /// The reason of the last failed record, or `None` when records only wait.
     pub reason: Option<&'a str>,
 }
 
@@ -149,7 +151,7 @@ impl Topic {
         matches!(self.state, State::Gone { .. })
     }
 
-    /// Bytes that it may have in flight.
+    /// Returns the number of bytes that the topic may have in flight.
     fn bytes_max(&self, settings: Settings, pace: Pace) -> usize {
         match pace {
             Pace::Steady | Pace::Stalled => settings.bytes_max,
@@ -168,7 +170,7 @@ impl Topic {
         self.is_full &= self.tasks > settings.tasks_max / 4 * 3 || self.bytes > self.bytes_max(settings, pace) / 4 * 3;
     }
 
-    /// Silence until `now` says nothing about the topic.
+    /// Excuses the silence until `now`: it says nothing about the topic.
     const fn excuse(&mut self, now: Monotonic) {
         self.heard_at = now;
         if let State::HalfOpen { since } = &mut self.state {
@@ -179,8 +181,8 @@ impl Topic {
     fn give_up(&mut self, now: Monotonic, silence_max: Duration) {
         self.state = State::Gone { look_at: now.plus(silence_max) };
         self.open_since.get_or_insert(now);
-        // What is to be given up is found by a sweep: until then this must not be forgotten, idle
-        // though the topic is.
+        // A sweep finds the tasks to give up. Until then this entry must not be forgotten, even
+        // when the topic is idle.
         self.heard_at = now;
     }
 
@@ -193,25 +195,25 @@ impl Topic {
     }
 }
 
-/// What fresh metadata says of a topic.
+/// The answer of fresh metadata about a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sight {
     There,
     Denied,
-    /// It is not shown to this node, for a right that is missing.
+    /// Kafka does not show the topic to this node because a right is missing.
     Forbidden,
     /// Kafka did not answer.
     Unknown,
 }
 
-/// The topics of which this node has held records.
+/// The topics of which this node has had records in flight.
 #[derive(Debug)]
 pub struct Topics {
     settings: Settings,
     topics: HashMap<TopicName, Topic>,
     pace: Pace,
-    /// The longest that a record of any topic, acknowledged in this period or in the one before,
-    /// had waited for it.
+    /// The longest wait for an acknowledgement, over the records of all topics that were
+    /// acknowledged in this period, and in the one before.
     waits: [Duration; 2],
     period_began_at: Monotonic,
 }
@@ -227,7 +229,7 @@ impl Topics {
         }
     }
 
-    /// How Kafka takes records from now on.
+    /// Sets the pace at which Kafka takes records from now on.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
         for topic in self.topics.values_mut() {
@@ -240,7 +242,7 @@ impl Topics {
         self.pace
     }
 
-    /// Records are held from now on.
+    /// Adds in-flight records of a topic.
     pub fn held(&mut self, topic: &TopicName, tasks: usize, bytes: usize, now: Monotonic) {
         let (settings, pace) = (self.settings, self.pace);
         let entry = self.entry(topic, now);
@@ -255,22 +257,22 @@ impl Topics {
         entry.fill(settings, pace);
     }
 
-    /// A record was refused for its topic's sake: the topic, or its partition, does not take any
-    /// just now.
+    /// Records that a record was refused because of its topic: the topic or its partition takes no
+    /// records now.
     pub fn refused(&mut self, topic: &TopicName, now: Monotonic) {
         let probe_at = now.plus(self.settings.silence_max);
         let entry = self.entry(topic, now);
         entry.refused_since.get_or_insert(now);
-        // That is the answer to the probe: without it, claim after claim would be let through and
-        // put off. An acknowledgement of another partition's is stronger.
+        // The refusal answers the probe. Without this, claim after claim would be let through and
+        // deferred. An acknowledgement from another partition is stronger.
         if matches!(entry.state, State::HalfOpen { .. }) {
             entry.state = State::Open { probe_at };
         }
     }
 
-    /// A record was refused because this node may not write to its topic. Metadata need not say so,
-    /// hence the refusals are the evidence: a probe is refused each time, and a topic that is
-    /// refused without a break for as long as a missing one is denied is given up on like it.
+    /// Records that a record was refused because this node may not write to its topic. Metadata
+    /// need not show that, so the refusals are the evidence. Each probe is refused. A topic that is
+    /// refused without a break for `denial_max` is given up, like a missing one.
     pub fn forbidden(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         self.refused(topic, now);
         let Settings { silence_max, denial_max, .. } = self.settings;
@@ -291,7 +293,7 @@ impl Topics {
         Some(if is_told { Action::StillGone(topic.clone()) } else { Action::Gone(topic.clone()) })
     }
 
-    /// A record was not acknowledged, for whatever reason.
+    /// Records that a record was not acknowledged, for any reason.
     pub fn failed(&mut self, topic: &TopicName, reason: &str) {
         if let Some(entry) = self.topics.get_mut(topic)
             && entry.reason.as_deref() != Some(reason)
@@ -300,7 +302,7 @@ impl Topics {
         }
     }
 
-    /// Why the last record of the topic that failed did; nothing after an acknowledgement.
+    /// Returns the reason of the topic's last failed record, or `None` after an acknowledgement.
     pub fn reason(&self, topic: &TopicName) -> Option<&str> {
         self.topics.get(topic)?.reason.as_deref()
     }
@@ -322,7 +324,7 @@ impl Topics {
         })
     }
 
-    /// Records are held no longer.
+    /// Removes records of a topic that are no longer in flight.
     pub fn released(&mut self, topic: &TopicName, tasks: usize, bytes: usize) {
         if let Some(entry) = self.topics.get_mut(topic) {
             entry.tasks = entry.tasks.saturating_sub(tasks);
@@ -332,18 +334,18 @@ impl Topics {
         }
     }
 
-    /// A record of some topic was acknowledged after it had waited for so long.
+    /// Records that a record of any topic was acknowledged after this wait.
     pub fn waited(&mut self, wait: Duration) {
         self.waits[0] = self.waits[0].max(wait);
     }
 
-    /// How long a topic may be silent while records of it wait, before that says anything about the
-    /// topic.
+    /// Returns how long a topic may be silent while its records wait. A shorter silence says
+    /// nothing about the topic.
     fn silence_max(&self) -> Duration {
         self.settings.silence_max.max(self.waits[0].max(self.waits[1]).saturating_mul(2))
     }
 
-    /// A record was acknowledged.
+    /// Records an acknowledgement.
     pub fn acknowledged(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         entry.heard_at = now;
@@ -359,8 +361,9 @@ impl Topics {
         Some(Action::Closed(topic.clone()))
     }
 
-    /// Looks at all topics; `has_contact` is false while all of Kafka is away: then no topic is to
-    /// blame. `waiting` tells whether a record of a topic has waited for long.
+    /// Checks all topics and returns the actions to take. `has_contact` is false while all of Kafka
+    /// is away: then no topic is to blame. `waiting` tells whether a record of a topic has waited
+    /// for long.
     pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
         let Settings { silence_max, denial_max, .. } = self.settings;
         let is_new_period = now.since(self.period_began_at) >= PERIOD;
@@ -392,8 +395,7 @@ impl Topics {
                     topic.open_since = Some(now);
                     actions.push(Action::Opened(name.clone()));
                 }
-                // A probe without a task goes on until there is one, and one whose tasks are not
-                // due yet until they are.
+                // A probe lasts until a task comes, and until that task is due.
                 State::HalfOpen { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= patience => {
                     topic.state = State::Open { probe_at: now.plus(silence_max) };
                 }
@@ -408,8 +410,8 @@ impl Topics {
                 _ => {}
             }
         }
-        // What is idle needs no memory, if it is healthy, or was probed or given up on long ago:
-        // the table is bounded by the topics in use or in trouble.
+        // An idle topic is forgotten when it is closed, or when it was probed or given up long ago.
+        // The size of the table is thus limited by the topics that are in use or in trouble.
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
                 State::Closed => topic.refused_since.is_none(),
@@ -421,7 +423,7 @@ impl Topics {
         actions
     }
 
-    /// Fresh metadata has come.
+    /// Records an answer of fresh metadata.
     pub fn looked(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         match (sight, entry.state) {
@@ -434,7 +436,7 @@ impl Topics {
                 Some(Action::Closed(topic.clone()))
             }
             (Sight::Denied | Sight::Forbidden, _) => {
-                // A denial long after the last one does not prove that the topic was not there in
+                // A denial long after the last one does not prove that the topic was missing in
                 // between.
                 let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
                 let since = unbroken.map_or(now, |(since, _)| since);
@@ -456,19 +458,19 @@ impl Topics {
         }
     }
 
-    /// Topics whose tasks are left where they are: open, being probed with something already, or at
-    /// their bound.
+    /// Returns the topics whose tasks claims skip: open ones, half-open ones with a probe under
+    /// way, and full ones.
     pub fn left_out(&self) -> Vec<TopicName> {
         self.topics.iter().filter(|(_, topic)| topic.is_left_out()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Topics that are left out for nothing but that they have as much in flight as they may: there
-    /// will be room soon.
+    /// Returns the topics that are skipped only because they have reached their in-flight limit:
+    /// they will soon have room.
     pub fn full(&self) -> BTreeSet<TopicName> {
         self.topics.iter().filter(|(_, topic)| topic.is_left_out_for_now()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Tasks and bytes of those.
+    /// Returns the in-flight tasks and bytes of the full topics.
     pub fn held_by_full(&self) -> (usize, usize) {
         let full = self.topics.values().filter(|topic| topic.is_left_out_for_now());
         full.fold((0, 0), |(tasks, bytes), topic| (tasks + topic.tasks, bytes + topic.bytes))
@@ -478,23 +480,24 @@ impl Topics {
         self.topics.get(topic).is_none_or(|topic| !topic.is_left_out())
     }
 
-    /// True when the topic is given up on: its tasks become dead letters.
+    /// Returns true when the topic is given up: its tasks become dead letters.
     pub fn is_gone(&self, topic: &TopicName) -> bool {
         self.topics.get(topic).is_some_and(|topic| matches!(topic.state, State::Gone { .. }))
     }
 
-    /// Why the topic takes nothing, if that is for want of a right.
+    /// Returns the reason why the topic takes no records, if a right is missing.
     pub fn forbidden_for(&self, topic: &TopicName) -> Option<&str> {
         let topic = self.topics.get(topic).filter(|topic| topic.forbidden.is_some())?;
         Some(topic.reason.as_deref().unwrap_or("this node may not write to the topic"))
     }
 
-    /// Topics that take no records: open, probed without an answer yet, or gone.
+    /// Returns the number of topics that take no records: open, half-open with a probe under way,
+    /// or gone.
     pub fn open_count(&self) -> usize {
         self.topics.values().filter(|topic| topic.takes_none()).count()
     }
 
-    /// The same, one by one; the longest first.
+    /// Returns the topics that take no records. The one that opened first comes first.
     pub fn open(&self) -> Vec<OpenBreaker<'_>> {
         let taking_none = self.topics.iter().filter(|(_, topic)| topic.takes_none());
         let mut open: Vec<_> = taking_none.map(|(name, topic)| topic.open(name)).collect();

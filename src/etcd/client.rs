@@ -1,4 +1,4 @@
-//! A client for one endpoint after the other, and its errors.
+//! Clients that use one endpoint at a time, and their errors.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::settings::Settings;
 use crate::error_chain::chain;
 
-/// `what` says what was attempted.
+/// An error of etcd. `what` names the attempt.
 #[derive(Debug, Error)]
 pub enum Error {
     #[error("{what}: no answer within {deadline:?}")]
@@ -20,11 +20,11 @@ pub enum Error {
         #[source]
         source: Box<etcd_client::Error>,
     },
-    /// No connection could be set up, or the certificate or its key are not what they should be. In
-    /// words, for the driver's error does not lead to its reasons.
+    /// No connection could be set up, or the certificate or its key are invalid. The reason is
+    /// text, because the driver's error does not expose its causes.
     #[error("{what}: {why}")]
     Unconnected { what: &'static str, why: String },
-    /// The lease has run out or was revoked: a new one is needed.
+    /// The lease has expired or was revoked. A new one is needed.
     #[error("{what}: the lease is gone")]
     LeaseGone { what: &'static str },
     #[error("{what}: the stream has ended")]
@@ -33,8 +33,8 @@ pub enum Error {
 
 impl Error {
     pub(super) fn new(what: &'static str, source: etcd_client::Error) -> Self {
-        // The driver tells a lease that is gone in two ways: by the status of the call, or, of a
-        // keep-alive, in words of its own.
+        // The driver reports an expired lease in two ways: by the status of the call, or, for a
+        // keep-alive, by its own message.
         let is_lease_gone = match &source {
             etcd_client::Error::GRpcStatus(status) => status.message().contains("requested lease not found"),
             etcd_client::Error::LeaseKeepAliveError(words) => words.contains("lease not found"),
@@ -48,9 +48,9 @@ impl Error {
     }
 }
 
-/// The endpoints, of which one is in use. A client of several balances between them, and one that
-/// is frozen would take each second call; this way the first call that fails leads to the next
-/// endpoint.
+/// The endpoints, of which one is in use. A client of several endpoints balances between them, and
+/// a frozen endpoint would receive every second call. With one endpoint in use, the first call that
+/// fails switches to the next one.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     settings: Settings,
@@ -62,11 +62,11 @@ impl Endpoints {
         Self { settings: settings.clone(), next: 0 }
     }
 
-    /// A client of the next endpoint. It connects with its first call.
+    /// Returns a client of the next endpoint. The client connects with its first call.
     pub(super) async fn next(&mut self) -> Result<Client, Error> {
         let (pulse, credentials) = (self.settings.pulse(), self.settings.credentials());
-        // A follower that has lost its leader must refuse, not stay silent; and a connection that
-        // is dead must be found so by the client itself.
+        // A follower that has lost its leader must refuse calls, not stay silent. The client itself
+        // must detect a dead connection.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(self.settings.deadline())
             .with_keep_alive(pulse * 2, pulse * 2)
@@ -74,7 +74,7 @@ impl Endpoints {
             .with_require_leader(true);
         let endpoint = self.settings.endpoint(self.next).to_owned();
         if endpoint.starts_with("https://") {
-            // Without roots of its own the driver trusts nobody.
+            // Without native roots the driver trusts no certificate.
             let tls = TlsOptions::new().with_native_roots();
             options = options.with_tls(match &credentials.identity {
                 Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
@@ -82,7 +82,7 @@ impl Endpoints {
             });
         }
         if let Some((user, password)) = &credentials.login {
-            // A token that has run out costs a call, not the session.
+            // An expired token costs one call, not the session.
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         self.next = self.next.wrapping_add(1);
@@ -90,7 +90,7 @@ impl Endpoints {
     }
 }
 
-/// Bounds a call by `deadline`.
+/// Limits a call to `deadline`.
 pub(super) async fn within<T>(
     deadline: Duration,
     what: &'static str,

@@ -1,11 +1,11 @@
-//! Whether etcd answers, as the log tells it.
+//! Logs whether etcd answers.
 
 use std::time::Duration;
 
 use super::client::Error;
 use crate::error_chain::chain;
 
-/// Says once that contact is lost, and once that it is back.
+/// Logs once that contact is lost, and once that contact is back.
 #[derive(Debug)]
 pub(super) struct Contact {
     what: &'static str,
@@ -34,7 +34,7 @@ impl Contact {
         }
     }
 
-    /// The pause before the next try: 100 ms, twice as long each time, up to 1 s.
+    /// Returns the pause before the next attempt: 100 ms, doubled each time, up to 1 s.
     pub(super) fn pause(&self) -> Duration {
         Duration::from_millis(50 << self.tries.min(5)).min(Duration::from_secs(1))
     }

@@ -1,9 +1,10 @@
-//! The members as etcd has them: follows their keys.
+//! Follows the keys of all members in etcd.
 //!
-//! The whole prefix is read, then watched from the next revision on. Whatever goes wrong with the
-//! watch (silence, a lost leader, a compaction) leads to reading it again: it is one small read,
-//! and what is read is the truth, whatever was missed. A watch of a killed etcd is silent for ever,
-//! so progress is asked for at each pulse, and silence for half a TTL counts as loss.
+//! The watch first reads the whole prefix, then watches it from the next revision on. Any failure
+//! of the watch (silence, a lost leader, a compaction) leads to another read. That is one small
+//! read, and its result is the truth, whichever events were missed. A watch of a killed etcd is
+//! silent forever. So progress is requested at each pulse, and silence for half a TTL counts as
+//! loss.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +21,23 @@ use crate::clock;
 use crate::domain::{Monotonic, NodeId};
 use crate::shutdown::Failure;
 
-/// What a node's key says.
+/// The value of a node's key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub name: String,
     pub address: String,
     pub version: String,
-    /// Milliseconds since the epoch, by its machine's clock: for people.
+    /// Milliseconds since the epoch by the clock of the node's machine. Only for display.
     pub started_at: i64,
     pub can_publish: bool,
 }
 
-/// The members as etcd has them.
+/// The members according to etcd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum View {
-    /// etcd does not answer: who is there is unknown.
+    /// etcd does not answer, so the members are unknown.
     Away { since: Monotonic },
-    /// Not older than half a TTL.
+    /// The members, at most half a TTL old.
     Members(BTreeMap<NodeId, Member>),
 }
 
@@ -69,7 +70,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Follows the members until something goes wrong.
+    /// Follows the members until an error occurs.
     async fn follow(&mut self, endpoints: &mut Endpoints) -> Error {
         match Box::pin(self.try_follow(endpoints)).await {
             Ok(never) => match never {},
@@ -84,8 +85,9 @@ impl Follower {
         let read = within(deadline, "read the members", get).await?;
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut members: BTreeMap<_, _> = read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
-        // From the revision on that was read, though its events are known: etcd answers no question
-        // about the progress of a watch that begins in the future, and nobody else need ever write.
+        // The watch starts at the revision that was read, although its events are known. etcd does
+        // not answer progress requests for a watch that starts in the future, and there may never
+        // be another write.
         let options = WatchOptions::new().with_prefix().with_start_revision(revision);
         let mut stream = within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
         self.contact.back();
@@ -98,12 +100,13 @@ impl Follower {
         }
     }
 
-    /// The next events, within half a TTL: none of them when etcd only showed that it is there.
+    /// Returns the next events, within half a TTL. The list is empty when etcd only showed that it
+    /// is alive.
     async fn next_events(&self, stream: &mut WatchStream) -> Result<Vec<Event>, Error> {
         const WHAT: &str = "follow the members";
         let wait = async {
             loop {
-                // Dropping `message` loses nothing: what has arrived stays in the stream.
+                // Dropping `message` loses no data: events that have arrived stay in the stream.
                 tokio::select! {
                     message = stream.message() => return message,
                     () = clock::sleep(self.settings.pulse()) => {}
@@ -136,8 +139,8 @@ impl Follower {
         pair.key_str().ok()?.strip_prefix(prefix.as_str())?.parse().ok()
     }
 
-    /// Who a key stands for. That it is there is what counts: what a later release says in its
-    /// value, this one need not understand.
+    /// Decodes the node of a key. Only the existence of the key matters. The value may come from a
+    /// later release, and this release need not understand it.
     fn member(&self, pair: &KeyValue) -> Option<(NodeId, Member)> {
         let Some(node) = self.node(pair) else {
             tracing::warn!(key = %String::from_utf8_lossy(pair.key()), "etcd: a key that is no node's; it is passed over");

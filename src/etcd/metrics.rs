@@ -1,4 +1,4 @@
-//! What etcd looks like from this node.
+//! Metrics of etcd as this node sees it.
 
 use crate::telemetry::{Counter, Gauge, Registry};
 

@@ -29,13 +29,13 @@ use crate::shutdown::{Failure, Tasks};
 pub enum State {
     /// No session is wanted.
     Ended,
-    /// A session is wanted and etcd does not have it; the task is trying to get one.
+    /// A session is wanted and etcd does not have it. The background task is trying to get one.
     Lost,
     /// The key exists and is kept alive.
     Held,
 }
 
-/// The handle of the session. It only sets what is wanted; a background task carries it out.
+/// The handle of the session. Its calls set the wanted state. A background task does the rest.
 #[derive(Clone, Debug)]
 pub struct Session {
     wanted: watch::Sender<Option<Member>>,
@@ -211,7 +211,7 @@ impl Keeper {
     async fn pulse(&self, keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<(), Error> {
         const WHAT: &str = "keep the session alive";
         let exchange = async {
-            // This call only queues the request; the answer decides.
+            // This call only queues the request. The answer decides.
             keeper.keep_alive().await?;
             answers.message().await
         };

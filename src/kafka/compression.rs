@@ -1,8 +1,9 @@
-//! How large a record becomes when a producer compresses it.
+//! Computes the size of a record after a producer has compressed it.
 //!
-//! A broker holds a batch against its topic's `max.message.bytes` as it comes, compressed; and once
-//! more when the topic's own `compression.type` made the broker compress it anew. A record that is
-//! over the limit without compression is therefore tried.
+//! A broker checks the size of a compressed batch against its topic's `max.message.bytes`. It
+//! checks the size once more when the topic's own `compression.type` made the broker compress the
+//! batch again. A record whose uncompressed size exceeds the limit is therefore compressed to find
+//! its size.
 
 use std::io::{self, Write};
 
@@ -13,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::Settings;
 use crate::domain::Record;
 
-/// A codec of Kafka's.
+/// A compression codec of Kafka.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Codec {
     Gzip,
@@ -23,7 +24,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec of this name; `None` of `none`, and of what is no codec.
+    /// Returns the codec of this name, or `None` for `none` and for unknown names.
     pub(super) fn of(name: &str) -> Option<Self> {
         match name {
             "gzip" => Some(Self::Gzip),
@@ -35,10 +36,10 @@ impl Codec {
     }
 }
 
-/// What a broker does with the compression of a batch: the topic's `compression.type`.
+/// The broker's treatment of a compressed batch: the topic's `compression.type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TopicCompression {
-    /// It keeps the batch as it came (`producer`, Kafka's default).
+    /// The broker keeps the batch as it came (`producer`, Kafka's default).
     #[default]
     AsSent,
     Uncompressed,
@@ -54,22 +55,21 @@ impl TopicCompression {
     }
 }
 
-/// librdkafka's `compression.level` for the default of the codec, which is the broker's level as
-/// well.
+/// librdkafka's `compression.level` for the default of the codec. The broker uses the same level.
 const LEVEL_DEFAULT: i32 = -1;
-/// Compressing is all work: others wait for their turn, and leave processors to the rest of the
-/// node.
+/// Compressing is pure computation. Further callers wait for their turn, and leave processors to
+/// the rest of the node.
 const AT_ONCE_MAX: usize = 2;
-/// A sixteenth is added: these encoders are not the producer's own, or get the record in other
-/// pieces, and find a little more or less.
+/// A sixteenth is added, because these encoders are not the producer's own, or get the record in
+/// other pieces. Their results are a little larger or smaller.
 const ALLOWANCE: usize = 16;
-/// Snappy's blocks are compressed one by one.
+/// Snappy compresses each block by itself.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// How the producers of a node compress.
+/// The compression that the producers of a node use.
 #[derive(Debug)]
 pub(super) struct Compression {
-    /// `None`: they do not.
+    /// `None` when the producers do not compress.
     codec: Option<Codec>,
     level: i32,
     turns: Semaphore,
@@ -82,8 +82,8 @@ impl Compression {
         Self { codec, level, turns: Semaphore::new(AT_ONCE_MAX) }
     }
 
-    /// Bytes that `record` counts against `limit`, its topic's, from above; compressed only when it
-    /// would be over the limit else.
+    /// Returns an upper estimate of the bytes that `record` counts against `limit`, the limit of
+    /// its topic. The record is compressed only when it would exceed the limit otherwise.
     pub(super) async fn size(&self, record: &Record, limit: usize, topic: TopicCompression) -> usize {
         let plain = record.size();
         let Some(codec) = self.codec.filter(|_| plain > limit) else { return plain };
@@ -92,7 +92,7 @@ impl Compression {
             TopicCompression::By(other) if other != codec => Some(other),
             TopicCompression::By(_) | TopicCompression::AsSent => None,
         };
-        // Fails only when it is closed, which it never is.
+        // The semaphore fails only when it is closed, and it never is.
         let _turn = self.turns.acquire().await;
         tokio::task::block_in_place(|| {
             let sent = compressed_size(record, codec, self.level);
@@ -101,13 +101,14 @@ impl Compression {
     }
 }
 
-/// Bytes of a batch that holds `record` alone, compressed by `codec`, from above.
+/// Returns an upper estimate of the bytes of a batch that holds only `record`, compressed by
+/// `codec`.
 fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
     let around = record.size().saturating_sub(record.bytes());
     let parts = [record.key.as_deref(), record.payload.as_deref(), Some(record.headers.as_bytes())];
     match compress(&parts.map(Option::unwrap_or_default), codec, level) {
-        // What goes around is counted as if it were not compressed. A batch that gets larger is
-        // sent as it is.
+        // The frame around the record is counted as if it were not compressed. A batch that grows
+        // by compression is sent as it is.
         Ok(bytes) => bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size()),
         Err(error) => {
             tracing::debug!(?codec, %error, "a record could not be compressed");
@@ -128,8 +129,8 @@ fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
         }
         Codec::Snappy => snappy(parts),
         Codec::Lz4 => {
-            // As librdkafka frames it. Its levels above 2 compress better than this encoder, which
-            // has none.
+            // The frame format of librdkafka. Its levels above 2 compress better than this encoder,
+            // which has no levels.
             let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
             let mut encoder = FrameEncoder::with_frame_info(info, counter);
             parts.iter().try_for_each(|part| encoder.write_all(part))?;
@@ -155,7 +156,7 @@ fn snappy(parts: &[&[u8]]) -> io::Result<usize> {
     Ok(total)
 }
 
-/// Counts what is written, and keeps none of it.
+/// Counts the bytes that are written, and keeps none of them.
 #[derive(Debug, Default)]
 struct Counter(usize);
 

@@ -1,12 +1,13 @@
-//! Whether a broker can be reached now.
+//! Tells whether a broker can be reached now.
 //!
-//! Proof of contact is an acknowledgement, or an answer to the probe that the thread of
-//! [`super::Topics`] sends when there was no proof for a while (any answer: a refusal proves
-//! contact, too), if besides one of the brokers takes a connection where it says that it can be
-//! reached. Loss is a probe without an answer within the patience that earlier answers have earned
-//! ([`super::patience`]). A broken connection is no loss, for there may be other brokers: it only
-//! makes the next probe come at once. So a broker that is gone is noticed within a second, and one
-//! that hangs within 2 s, if its answers took less than a third of a second before.
+//! An acknowledgement proves contact. So does an answer to the probe that the thread of
+//! [`super::Topics`] sends when there was no proof for a while, if one of the brokers also takes a
+//! connection at its advertised address. Any answer will do: a refusal proves contact, too. Contact
+//! is lost when a probe gets no answer within the patience that earlier answers have earned
+//! ([`super::patience`]). A broken connection is no loss, because there may be other brokers: it
+//! only makes the next probe come at once. A broker that is gone is thus noticed within a second. A
+//! broker that hangs is noticed within 2 s, if its answers took less than a third of a second
+//! before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -19,10 +20,10 @@ use super::patience::Patience;
 use super::topics::question::Request;
 use crate::domain::Monotonic;
 
-/// Asked about when any answer will do.
+/// The topic of a probe for which any answer will do.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
 
-/// Cheap to clone: all clones tell of the same contact.
+/// The contact with Kafka. Cheap to clone: all clones share the same contact.
 #[derive(Clone, Debug)]
 pub struct Contact {
     shared: Arc<Shared>,
@@ -31,12 +32,12 @@ pub struct Contact {
 #[derive(Debug)]
 struct Shared {
     state: watch::Sender<State>,
-    /// Records acknowledged so far, by all producers. The prober looks whether it moves: the thread
-    /// that takes reports need not read a clock.
+    /// The number of records acknowledged so far, by all producers. The prober checks whether it
+    /// grows, so that the report thread need not read a clock.
     acknowledged: AtomicU64,
     is_doubted: AtomicBool,
     patience: Mutex<Patience>,
-    /// The last trouble that librdkafka told of, for the line that says that contact is lost.
+    /// The last trouble that librdkafka reported, for the log line that says that contact is lost.
     trouble: Mutex<Option<String>>,
     prober: SyncSender<Request>,
     metrics: Metrics,
@@ -44,7 +45,7 @@ struct Shared {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing was found out yet.
+    /// No probe has ended yet.
     Unknown,
     Held {
         last_at: Monotonic,
@@ -68,17 +69,17 @@ impl Contact {
         Self { shared: Arc::new(shared) }
     }
 
-    /// True while a broker answers; false before the first answer.
+    /// Returns true while a broker answers, and false before the first answer.
     pub fn is_held(&self) -> bool {
         matches!(*self.shared.state.borrow(), State::Held { .. })
     }
 
-    /// True once it was found out that no broker answers.
+    /// Returns true once a probe has found that no broker answers.
     pub fn is_lost(&self) -> bool {
         matches!(*self.shared.state.borrow(), State::Lost { .. })
     }
 
-    /// When a broker was last known to answer, to a second.
+    /// Returns when a broker was last known to answer, with a precision of one second.
     pub fn last_at(&self) -> Option<Monotonic> {
         match *self.shared.state.borrow() {
             State::Unknown => None,
@@ -87,7 +88,7 @@ impl Contact {
         }
     }
 
-    /// Why there is no contact, as far as it is known.
+    /// Returns the reason why there is no contact, as far as it is known.
     pub fn trouble(&self) -> String {
         self.trouble_lock().clone().unwrap_or_else(|| "no broker has answered".to_owned())
     }
@@ -96,30 +97,29 @@ impl Contact {
         self.shared.acknowledged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records acknowledged so far, by all producers.
+    /// Returns the number of records acknowledged so far, by all producers.
     pub(super) fn acknowledged_count(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// What is known of the trouble, for people.
+    /// Records a trouble, for messages to people.
     pub(super) fn note(&self, trouble: &str) {
         *self.trouble_lock() = Some(trouble.to_owned());
     }
 
-    /// A connection had trouble: look now whether that is all of Kafka.
+    /// Reports trouble of a connection: the prober checks now whether all of Kafka is away.
     pub(super) fn doubt(&self, trouble: Option<&str>) {
         if let Some(trouble) = trouble {
             self.note(trouble);
         }
         if self.is_held() && !self.shared.is_doubted.swap(true, Ordering::Relaxed) {
-            // A full queue means that the prober is at work, and it looks at the flag after each
-            // request.
+            // A full queue means that the prober is at work. It checks the flag after each request.
             let woken = self.shared.prober.try_send(Request::Wake);
             tracing::trace!(?woken, "asked for a probe");
         }
     }
 
-    /// How long an answer may take.
+    /// Returns how long an answer may take.
     pub(super) fn patience(&self) -> Patience {
         *self.shared.patience.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +132,7 @@ impl Contact {
         self.shared.is_doubted.load(Ordering::Relaxed)
     }
 
-    /// Takes in that a broker answered at `now`.
+    /// Records that a broker answered at `now`.
     pub(super) fn hold(&self, now: Monotonic) {
         let before = self.shared.state.send_replace(State::Held { last_at: now });
         self.shared.is_doubted.store(false, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Contact {
         self.shared.metrics.has_contact.set(1);
     }
 
-    /// Takes in that no broker answered. Says so once, until one answers.
+    /// Records that no broker answered. This is logged once, until a broker answers.
     pub(super) fn lose(&self, reason: &str) {
         self.shared.is_doubted.store(false, Ordering::Relaxed);
         let state = *self.shared.state.borrow();

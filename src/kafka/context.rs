@@ -1,4 +1,4 @@
-//! What librdkafka calls back: delivery reports, errors, and its log.
+//! The callbacks of librdkafka: delivery reports, errors, and its log.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,11 +17,11 @@ use super::{Contact, DeliveryOutcome, Metrics, Mode, Reason, DeliveryReport};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 
-/// What a producer calls. Both run on its polling thread, for each record: they must neither block
-/// nor panic.
+/// The functions that a producer calls. Both run on its polling thread, for each record: they must
+/// neither block nor panic.
 pub struct Hooks {
     pub on_report: Box<dyn Fn(DeliveryReport) + Send + Sync>,
-    /// The cluster's time: when an acknowledgement came.
+    /// Returns the cluster's time when an acknowledgement arrives.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Context {
     pub(super) metrics: Metrics,
     pub(super) said: Mutex<Said>,
     pub(super) shown: Arc<Shown>,
-    /// Between two statistics.
+    /// The interval between two statistics.
     pub(super) interval: Duration,
 }
 
-/// What a producer's callbacks have found out about it.
+/// The observations of a producer's callbacks.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     /// Set when librdkafka has lost track of a partition for good.
@@ -56,9 +56,10 @@ pub(super) struct Shown {
     pub(super) signs: Mutex<Signs>,
 }
 
-/// A partition without a leader, in an answer that updates single partitions: librdkafka (2.12 to
-/// 2.14 at least) then never learns of its next leader, and lets all records to it time out (its
-/// issue 5430). Its log is the only sign.
+/// Returns true for the log line that reports a partition without a leader in an answer that
+/// updates single partitions. After such an answer, librdkafka (2.12 to 2.14 at least) never learns
+/// of the next leader, and lets all records to the partition time out (its issue 5430). Its log is
+/// the only sign.
 fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
     facility == "METADATAUPDATE" && line.contains("not found in cache")
 }
@@ -97,7 +98,7 @@ impl ClientContext for Context {
         if tells_of_a_lost_leader(facility, line) {
             self.shown.is_stuck.store(true, Ordering::Relaxed);
         }
-        // Its notices and infos are what others call debug.
+        // librdkafka's notices and infos correspond to the debug level elsewhere.
         let is_trouble = matches!(
             level,
             RDKafkaLogLevel::Emerg
@@ -106,18 +107,18 @@ impl ClientContext for Context {
                 | RDKafkaLogLevel::Error
                 | RDKafkaLogLevel::Warning
         );
-        // While nothing answers, that has been said already; its reasons are repeated at each
+        // While no broker answers, the log says so already. librdkafka repeats its reasons at each
         // attempt to connect.
         let is_told = is_trouble && !self.contact.is_lost();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        // A line that is not to be told uses up nobody's turn.
+        // A line that is not logged must not use up the turn of another one.
         match is_told.then(|| said.allow(facility, clock::monotonic())).flatten() {
             Some(unsaid) => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
             None => tracing::debug!(target: "librdkafka", facility, "{line}"),
         }
     }
 
-    /// Called twice for each error; what it does can be done twice.
+    /// librdkafka calls this twice for each error. Its effects can be repeated.
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => {
@@ -142,10 +143,10 @@ impl ClientContext for Context {
     }
 }
 
-/// Lets one line of a kind through per minute.
+/// Throttles log lines: one line of each kind per minute.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// With the number of lines that were held back.
+    /// Each kind has its throttle, and the number of lines that were held back.
     kinds: HashMap<String, (Throttle, u64)>,
 }
 
@@ -154,8 +155,8 @@ const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const KINDS_MAX: usize = 256;
 
 impl Said {
-    /// How many lines of this `kind` were held back since the last that was let through; `None`
-    /// when this one is held back, too.
+    /// Returns how many lines of this `kind` were held back since the last one that was let
+    /// through. Returns `None` when this line is held back, too.
     fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
         if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return None;

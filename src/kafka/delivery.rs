@@ -1,10 +1,10 @@
-//! What became of a record, and which of librdkafka's error codes means what.
+//! Derives the outcome of a record from librdkafka's error codes.
 //!
-//! librdkafka keeps for each record whether it may have been written, but its Rust binding does not
-//! show it: the codes must do. What they cannot tell: a record whose first attempt lost its
-//! connection goes back to the queue, and is then purged or timed out *in the queue* although it
-//! may stand in the topic. Only a record without a partition has certainly never left. So doubt is
-//! the default, and every other answer is a line in a list.
+//! librdkafka remembers for each record whether it may have been written, but its Rust binding does
+//! not show that, so the codes must do. The codes do not tell everything. When the first attempt of
+//! a record loses its connection, the record goes back to the queue. It is then purged or times out
+//! *in the queue*, although it may be in the topic. Only a record without a partition has certainly
+//! never left. Doubt is therefore the default, and every other answer is a line in a list.
 
 use std::fmt;
 
@@ -13,40 +13,40 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use super::Mode;
 use crate::domain::{Failure, Receipt};
 
-/// The end of one send.
+/// The delivery report of a record: the end of one send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeliveryReport {
-    /// What the sender gave with the record.
+    /// The correlation id that the sender gave with the record.
     pub correlation_id: usize,
     pub outcome: DeliveryOutcome,
 }
 
-/// What became of a record.
+/// The delivery outcome of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveryOutcome {
     Acknowledged(Receipt),
     Failed(Failed),
 }
 
-/// Why a record was not acknowledged, and in whose words.
+/// The reason why a record was not acknowledged, from librdkafka or a broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failed {
     pub failure: Failure,
     pub reason: Reason,
-    /// False: it certainly is not in its topic.
+    /// When false, the record certainly is not in its topic.
     pub maybe_sent: bool,
 }
 
-/// Why [`super::Producer::send`] did not take a record. It is not in the producer, and no report
-/// will come.
+/// The reason why [`super::Producer::send`] did not take a record. The record is not in the
+/// producer, and no report will come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendError {
-    /// A bound of the producer is reached: wait for reports.
+    /// A limit of the producer is reached: wait for reports.
     Full,
     Failed(Failed),
 }
 
-/// librdkafka's or the broker's reason, in words by `Display`.
+/// The reason of librdkafka or the broker. `Display` gives it in words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reason(Code);
 
@@ -69,12 +69,12 @@ impl fmt::Debug for Reason {
 }
 
 impl DeliveryOutcome {
-    /// Of a record that librdkafka calls delivered.
+    /// Returns the outcome of a record that librdkafka calls delivered.
     ///
-    /// Without an offset it is not: the broker has answered that it knows the sequence number
-    /// already, and librdkafka takes that for a success. In a topic that was deleted and made again
-    /// the number is known from other records, and this one is not there (seen: two of 5,000,
-    /// lost).
+    /// A record without an offset is not delivered. The broker has answered that it knows the
+    /// sequence number already, and librdkafka takes that for a success. In a topic that was
+    /// deleted and created again, the number is known from other records, and this one is not there
+    /// (seen: two of 5,000, lost).
     pub(super) fn of_success(receipt: Receipt) -> Self {
         if receipt.offset >= 0 {
             Self::Acknowledged(receipt)
@@ -83,8 +83,8 @@ impl DeliveryOutcome {
         }
     }
 
-    /// Of a record that a producer of `mode` had taken in, and that failed with `code` on
-    /// `partition` (negative: it had none yet).
+    /// Returns the outcome of a record that a producer of `mode` had taken and that failed with
+    /// `code` on `partition`. A negative `partition` means that the record had none yet.
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
         let has_partition = partition >= 0;
@@ -101,7 +101,7 @@ impl DeliveryOutcome {
 }
 
 impl Failed {
-    /// It certainly is not in its topic.
+    /// Makes the failure of a record that certainly is not in its topic.
     const fn certain(failure: Failure, reason: Reason) -> Self {
         Self { failure, reason, maybe_sent: false }
     }
@@ -110,12 +110,12 @@ impl Failed {
         Self { failure: Failure::Unknown, reason, maybe_sent: true }
     }
 
-    /// True when nobody refused it: its producer was told to give it back.
+    /// Returns true when the record was not refused, but taken back from its producer.
     pub fn is_taken_back(&self) -> bool {
         matches!(self.reason.0, Code::PurgeQueue | Code::PurgeInflight)
     }
 
-    /// The same, of a record that was taken back for having waited too long.
+    /// Returns the same failure for a record that was taken back because it had waited too long.
     #[must_use]
     pub const fn timed_out(self) -> Self {
         Self { reason: Reason(Code::MessageTimedOut), ..self }
@@ -123,7 +123,7 @@ impl Failed {
 }
 
 impl SendError {
-    /// Of a record that the producer did not take.
+    /// Returns the error for a record that the producer did not take.
     pub(super) fn of_send(code: Code) -> Self {
         let reason = Reason(code);
         if code == Code::QueueFull {
@@ -138,21 +138,21 @@ impl SendError {
     }
 }
 
-/// What a code says of a record.
+/// The meaning of an error code for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meaning {
-    /// Something in the batch is not acceptable. A broker may or may not say which record it is.
+    /// Some record of the batch is not acceptable. The broker may or may not say which one.
     BadRecord,
     /// Another record of the batch is not acceptable.
     BadNeighbour,
     /// No topic can have such a name.
     BadName,
-    /// The topic is not ours to write to, at present.
+    /// This node may not write to the topic at present.
     Forbidden,
-    /// The topic, its partition or the cluster does not take records at present, and did not take
-    /// this attempt.
+    /// The topic, its partition or the cluster takes no records at present, and did not take this
+    /// attempt.
     NotNow,
-    /// It may have been written.
+    /// The record may have been written.
     Doubt,
 }
 
@@ -168,7 +168,7 @@ impl Meaning {
             Code::InvalidDifferentRecord => Self::BadNeighbour,
             Code::InvalidTopic => Self::BadName,
             Code::TopicAuthorizationFailed => Self::Forbidden,
-            // Of the topic or its partition.
+            // Codes of the topic or its partition.
             Code::UnknownTopicOrPartition
             | Code::UnknownTopic
             | Code::UnknownPartition
@@ -183,11 +183,11 @@ impl Meaning {
             | Code::KafkaStorageError
             | Code::PolicyViolation
             | Code::UnsupportedCompressionType
-            // The clocks of Postgres and of the broker are too far apart: the next attempt has
+            // The clocks of Postgres and of the broker are too far apart. The next attempt has
             // another time.
             | Code::InvalidTimestamp
-            // Of the broker or the cluster. A right that the whole producer lacks is an operator's
-            // mistake: nobody's task may die of it.
+            // Codes of the broker or the cluster. A right that the whole producer lacks is an
+            // operator's mistake, and no task may die of it.
             | Code::BrokerNotAvailable
             | Code::ThrottlingQuotaExceeded
             | Code::ClusterAuthorizationFailed
@@ -197,7 +197,7 @@ impl Meaning {
             | Code::InvalidRequiredAcks
             | Code::UnsupportedVersion => Self::NotNow,
             // Timed out, purged, connection lost, sequence lost, appended but not replicated
-            // (NotEnoughReplicasAfterAppend), fatal, and whatever a later librdkafka adds.
+            // (NotEnoughReplicasAfterAppend), fatal, and any code that a later librdkafka adds.
             _ => Self::Doubt,
         }
     }
@@ -232,7 +232,8 @@ mod tests {
         for code in [
             Code::MessageTimedOut,
             Code::PurgeInflight,
-            // Purged in the queue, perhaps after an attempt that lost its connection.
+            // The record was purged in the queue, perhaps after an attempt that lost its
+            // connection.
             Code::PurgeQueue,
             Code::BrokerTransportFailure,
             Code::OperationTimedOut,

@@ -1,4 +1,4 @@
-//! What the way out counts.
+//! Metrics of the records to Kafka.
 
 use super::delivery::DeliveryOutcome;
 use crate::domain::Failure;
@@ -18,7 +18,8 @@ pub struct Metrics {
     pub(super) topics_known: Gauge,
 }
 
-/// One counter per outcome, found without a lock or a hash: they count records.
+/// One counter per outcome. A counter is found without a lock or a hash, because each record is
+/// counted.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOutcomes {
     acknowledged: Counter,

@@ -1,9 +1,9 @@
-//! How long an answer of Kafka may take before it counts as missing.
+//! Decides how long an answer of Kafka may take before it counts as missing.
 //!
-//! Patience follows the answers: three times what the last one took, so that a Kafka whose answers
-//! take two seconds is one that answers. While none comes it doubles from question to question, for
-//! nobody knows how far away Kafka is: contact that is held is lost after the patience that it has
-//! earned.
+//! Patience follows the answers: it is three times the duration of the last one. A Kafka whose
+//! answers take two seconds thus counts as answering. Without an answer, patience doubles from
+//! question to question, because the distance of Kafka is unknown. Existing contact is lost after
+//! the patience that it has earned.
 
 use std::time::Duration;
 
@@ -24,18 +24,18 @@ impl Patience {
         self.0
     }
 
-    /// After an answer that took so long.
+    /// Returns the patience after an answer that took this time.
     pub(super) fn answered(took: Duration) -> Self {
         Self(took.saturating_mul(3).clamp(MIN, MAX))
     }
 
-    /// After a question without an answer.
+    /// Returns the patience after a question without an answer.
     pub(super) fn unanswered(self) -> Self {
         Self(self.0.saturating_mul(2).min(MAX))
     }
 
-    /// True when a client that was made for `self` is to be made anew for `other`: its connections
-    /// are given up too early, or far too late.
+    /// Returns true when a client that was made for `self` must be replaced for `other`: it would
+    /// give up its connections too early, or far too late.
     pub(super) fn is_far_from(self, other: Self) -> bool {
         other.0 > self.0 || other.0.saturating_mul(4) <= self.0
     }

@@ -1,4 +1,4 @@
-//! Records out, reports back.
+//! Sends records to Kafka and passes on their delivery reports.
 
 use std::fmt;
 use std::io::Write;
@@ -19,23 +19,24 @@ use crate::clock;
 use crate::domain::task::headers;
 use crate::domain::{BatchTask, Timestamp, TopicName};
 
-/// The header that tells repetitions of a task from each other's: its first id, as text.
+/// The header with the task's first id, as text. It distinguishes repetitions of one task from
+/// other tasks.
 const TASK_ID: &str = "punctual-task-id";
-/// The due time that was asked for, in milliseconds since the epoch, as decimal text.
+/// The header with the requested due time, in milliseconds since the epoch, as decimal text.
 const DUE_AT: &str = "punctual-due-at";
 
-/// How long one wait for reports lasts. rdkafka spins through the last millisecond of each: its own
-/// `ThreadedProducer`, which waits for 100 ms, takes 0.7 % of a core for nothing. This is also how
-/// long the end of a producer may take, so it is not much longer.
+/// The duration of one wait for reports. rdkafka spins through the last millisecond of each wait.
+/// Its own `ThreadedProducer`, which waits for 100 ms, thus takes 0.7 % of a core when it is idle.
+/// The end of a producer may take this long as well, so the wait is not much longer.
 const POLL: Duration = Duration::from_millis(400);
 const POLLING_THREAD: &str = "kafka-reports";
 
 /// An idempotent producer. Each record that [`Self::send`] took gets exactly one
-/// [`super::DeliveryReport`], also when the producer is purged or dropped. By itself librdkafka
-/// gives up on a record only after [`Settings::give_up_after`]: see there.
+/// [`super::DeliveryReport`], also when the producer is purged or dropped. By itself, librdkafka
+/// gives up a record only after [`Settings::give_up_after`]: see there.
 ///
-/// Dropping it blocks for up to a second, and the last reports then come on the dropping thread:
-/// see [`Self::close`].
+/// Dropping a producer blocks for up to a second. Its last reports then come on the dropping
+/// thread: see [`Self::close`].
 #[must_use]
 pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
@@ -45,7 +46,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Makes a producer and its threads; it connects in the background.
+    /// Makes a producer and its threads. It connects in the background.
     ///
     /// # Errors
     /// When the settings are wrong, or files that they name (certificates) cannot be used.
@@ -62,11 +63,11 @@ impl Producer {
         Ok(Self { inner, polling, metrics, shown })
     }
 
-    /// Hands `task`'s record over for publishing to `topic`, with `now` as its time; never blocks.
+    /// Hands over `task`'s record for `topic`, with `now` as its time. Never blocks.
     /// `correlation_id` comes back with the report.
     ///
-    /// Copies key, payload and headers. Allocates nothing itself; librdkafka does once for the
-    /// record and once for each header.
+    /// Copies key, payload and headers. The method itself allocates nothing. librdkafka allocates
+    /// once for the record and once for each header.
     ///
     /// # Errors
     /// When the record was not taken: no report will come for it.
@@ -76,8 +77,7 @@ impl Producer {
             partition: None,
             payload: task.payload,
             key: task.key,
-            // Not this machine's clock, which may be hours off: a broker refuses what comes from
-            // the future.
+            // This machine's clock may be hours off, and a broker refuses records from the future.
             timestamp: Some(now.as_millis()),
             headers: Some(headers_of(task)),
             delivery_opaque: correlation_id,
@@ -93,7 +93,7 @@ impl Producer {
 
     #[cold]
     fn refused(&self, code: Option<RDKafkaErrorCode>) -> SendError {
-        // Without a code it is a NUL in the topic's name.
+        // An error without a code means that the topic's name contains a NUL.
         let refused = SendError::of_send(code.unwrap_or(RDKafkaErrorCode::InvalidTopic));
         if refused == SendError::Full {
             self.metrics.queue_full.inc();
@@ -101,9 +101,9 @@ impl Producer {
         refused
     }
 
-    /// Fetches the metadata of `topics`, so that their first records need not wait for it: how many
-    /// are there. Those that do not answer before `deadline` has passed are left out; the first
-    /// record to each fetches it, then.
+    /// Fetches the metadata of `topics`, so that their first records need not wait for it. Returns
+    /// the number of topics that exist. Topics without an answer within `deadline` are skipped:
+    /// their first records fetch the metadata then.
     pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
         let inner = Arc::clone(&self.inner);
         let started_at = clock::monotonic();
@@ -125,43 +125,43 @@ impl Producer {
         tokio::task::spawn_blocking(load).await.unwrap_or(0)
     }
 
-    /// True when a broker answers a question of this very client, before `deadline` has passed.
+    /// Returns true when a broker answers a question of this very client within `deadline`.
     pub async fn is_answered(&self, deadline: Duration) -> bool {
         let inner = Arc::clone(&self.inner);
         let ask = move || inner.client().fetch_metadata(Some(PROBE_TOPIC), deadline).is_ok();
         tokio::task::spawn_blocking(ask).await.unwrap_or(false)
     }
 
-    /// Gives up all records that have no report yet; never blocks. They are reported soon:
+    /// Gives up all records that have no report yet. Never blocks. Their reports come soon:
     /// `NotSent`, or `Unknown` when they may be in the topic.
     pub fn purge(&self) {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
-    /// Gives up the records that wait to be sent, or to be sent again after a request that failed;
-    /// never blocks. Those that a request has are left to be acknowledged.
+    /// Gives up the records that wait to be sent, or to be sent again after a failed request. Never
+    /// blocks. Records in a request are left to be acknowledged.
     pub fn purge_queue(&self) {
         self.inner.purge(PurgeConfig::default().queue().non_blocking());
     }
 
-    /// True once some partition gets no records any more from this producer, however well it is:
-    /// another one must be made.
+    /// Returns true once this producer cannot send records to some partition any more, even if that
+    /// partition is healthy. The producer must then be replaced.
     pub fn is_stuck(&self) -> bool {
         self.shown.is_stuck.load(Ordering::Relaxed)
     }
 
-    /// For how long brokers hold requests back because this client is over its quota, if they do.
+    /// Returns for how long brokers delay requests because this client is over its quota, if they
+    /// do.
     pub fn throttle(&self) -> Option<Duration> {
         self.signs(|signs| signs.throttle(clock::monotonic()))
     }
 
-    /// True while a broker has requests that it has not answered for seconds: it may answer them
-    /// yet.
+    /// Returns true while a broker has not answered some requests for seconds, but may still do so.
     pub fn is_stalled(&self) -> bool {
         self.signs(Signs::is_stalled)
     }
 
-    /// True when there is, for certain, no connection to any broker, and none is being made.
+    /// Returns true when there is certainly no connection to any broker, and none is being made.
     pub fn has_no_way(&self) -> bool {
         self.signs(Signs::has_no_way)
     }
@@ -170,26 +170,26 @@ impl Producer {
         ask(&self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True once no reports are taken in any more: the thread that does it has panicked. What was
-    /// sent is never heard of again.
+    /// Returns true once no reports are taken in any more, because their thread has panicked. The
+    /// outcomes of sent records are then never known.
     pub fn is_deaf(&self) -> bool {
         self.polling.is_over()
     }
 
-    /// Why this producer is finished: nothing can be sent with it any more, and another one must be
-    /// made.
+    /// Returns the reason why this producer is finished: it cannot send any more, and must be
+    /// replaced.
     pub fn fatal(&self) -> Option<String> {
         self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
     }
 
-    /// Records without a report, and reports that are being handed over: it may still count one
-    /// whose report has just come.
+    /// Returns the number of records without a report, plus reports that are being handed over. It
+    /// may still count a record whose report has just come.
     pub fn in_flight(&self) -> usize {
         usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
     }
 
-    /// Purges and ends the producer away from the async threads. All reports have been handed over
-    /// then.
+    /// Purges and ends the producer, away from the async threads. Afterwards all reports have been
+    /// handed over.
     pub async fn close(self) {
         let closed = tokio::task::spawn_blocking(move || drop(self)).await;
         if closed.is_err() {
@@ -204,7 +204,7 @@ impl fmt::Debug for Producer {
     }
 }
 
-/// The thread on which reports come.
+/// The thread that takes in the reports.
 struct Polling {
     is_done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -223,7 +223,7 @@ impl Polling {
         Ok(Self { is_done, thread: Some(thread) })
     }
 
-    /// Before it is dropped the thread ends by a panic only.
+    /// Before it is dropped, the thread ends only by a panic.
     fn is_over(&self) -> bool {
         self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
@@ -238,7 +238,7 @@ impl Drop for Polling {
     }
 }
 
-/// The task's own headers in their order, then ours.
+/// Returns the task's own headers in their order, then the two of Punctual.
 fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(task.headers).count());
     for (key, value) in headers::decode(task.headers) {
@@ -251,7 +251,7 @@ fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     sent.insert(Header { key: TASK_ID, value: Some(id.as_bytes()) }).insert(Header { key: DUE_AT, value: Some(due_at) })
 }
 
-/// `number` as decimal text in `buffer`, which every i64 fits.
+/// Writes `number` as decimal text into `buffer`, which has room for every i64.
 fn decimal(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
     let mut rest = buffer.as_mut_slice();
     let written = write!(rest, "{number}");

@@ -1,5 +1,5 @@
-//! What stands in a topic, and when the broker put it there: for whoever measures a cluster from
-//! outside. A node reads nothing.
+//! Reads the records of a topic and their append times, to measure a cluster from outside. A node
+//! reads no records.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use super::{Error, Settings};
 use crate::clock;
 use crate::domain::TopicName;
 
-/// One question to Kafka.
+/// The deadline of one question to Kafka.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long the thread waits for a record before it looks whether it is to end.
+/// How long the thread waits for a record before it checks whether it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const THREAD: &str = "kafka-reader";
 
@@ -29,11 +29,11 @@ const THREAD: &str = "kafka-reader";
 #[derive(Clone, Copy, Debug)]
 pub struct Appended<'a> {
     pub key: &'a [u8],
-    /// The broker's append time, milliseconds since the epoch.
+    /// The broker's append time, in milliseconds since the epoch.
     pub at: i64,
 }
 
-/// Why a topic cannot be read with its append times.
+/// The reason why a topic cannot be read with its append times.
 #[derive(Debug, ThisError)]
 pub enum ReadError {
     #[error("Kafka has no topic {topic}")]
@@ -60,8 +60,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts to read `topic`; `on_record` is called in the reader's thread for each record with a
-    /// key, in the order of each partition.
+    /// Starts to read `topic`. The reader's thread calls `on_record` for each record with a key, in
+    /// the order of each partition.
     ///
     /// # Errors
     /// When Kafka cannot be asked, or the topic has no append times.
@@ -113,15 +113,15 @@ async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(),
     }
 }
 
-/// A consumer at the present end of all partitions.
+/// Makes a consumer at the present end of all partitions.
 fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
     let ask = |source| ReadError::Ask { topic: topic.clone(), source };
     let mut config = settings.consumer_config();
     config
         .set("group.id", "punctual-reader")
         .set("enable.auto.commit", "false")
-        // When a record comes here does not matter, only when it was appended: few and large
-        // fetches disturb the broker least.
+        // Only the append time of a record matters, not its arrival here. Few and large fetches
+        // disturb the broker least.
         .set("fetch.wait.max.ms", "250")
         .set("fetch.min.bytes", "1000000")
         .set("fetch.message.max.bytes", "8388608")
@@ -133,7 +133,7 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
     let assignment = loop {
         match ends(&consumer, topic.as_str()) {
             Ok(ends) => break ends,
-            // A topic that was made a moment ago has no leaders yet: each attempt asks for fresh
+            // A topic that was created a moment ago has no leaders yet. Each attempt asks for fresh
             // metadata.
             Err(error) if clock::monotonic().since(begun_at) < DEADLINE => tracing::debug!(%error, "the ends of a topic"),
             Err(error) => return Err(ask(error)),
@@ -146,7 +146,7 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
     Ok(consumer)
 }
 
-/// The present end of each partition; none when there is no such topic.
+/// Returns the present end of each partition. The list is empty when the topic does not exist.
 fn ends(consumer: &BaseConsumer, topic: &str) -> Result<TopicPartitionList, KafkaError> {
     let metadata = consumer.fetch_metadata(Some(topic), DEADLINE)?;
     let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();

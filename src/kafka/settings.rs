@@ -1,5 +1,5 @@
-//! How to reach Kafka and how to publish: what the operator may set, and what keeps a promise and
-//! may not be set.
+//! The settings for Kafka: properties that the operator may set, and properties that are fixed
+//! because a promise rests on them.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,58 +12,59 @@ use rdkafka::types::RDKafkaConfRes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Together,
-    /// Each record in a batch of its own: what is refused then is this record. For records whose
-    /// batch was refused; slow.
+    /// Each record gets a batch of its own, so that a refusal concerns exactly this record. This
+    /// mode is slow, and serves only records whose batch was refused.
     Alone,
 }
 
-/// Values of properties are never printed: any of them may be a secret.
+/// The settings for Kafka. Values of properties are never printed, because any of them may be a
+/// secret.
 #[derive(Clone)]
 pub struct Settings {
     /// `host:port`, comma-separated.
     pub bootstrap: String,
-    /// librdkafka's properties, as the operator gave them: the last one of a name counts.
+    /// librdkafka's properties, as the operator gave them. The last one of a name counts.
     pub properties: Vec<(String, String)>,
     pub client_id: String,
-    /// How long a record waits for company. 0.5 ms costs the broker half of what 0 costs at low
-    /// rates.
+    /// How long a record waits for other records of its batch. At low rates, 0.5 ms costs the
+    /// broker half as much as 0.
     pub linger: Duration,
-    /// From the send to the report, at the latest, while Kafka is not slow: a record that waits for
-    /// longer is taken back.
+    /// The maximum time from the send to the report, while Kafka is not slow. A record that waits
+    /// for longer is taken back.
     pub publish_deadline: Duration,
-    /// Bounds of a producer's queue, all topics together. A caller's own bounds should lie below
-    /// them, so that a full queue is rare. A queue always has room for one record of any size: what
-    /// never fits would be tried again for ever, before all others.
+    /// Limits of a producer's queue, for all topics together. A caller's own limits should lie
+    /// below them, so that a full queue is rare. A queue always has room for one record of any
+    /// size: otherwise a record that never fits would be retried forever, before all others.
     pub records_in_flight_max: usize,
     pub bytes_in_flight_max: usize,
 }
 
-/// What librdkafka can frame at most: the broker's limits and the topic's decide, not the client's.
+/// The maximum that librdkafka can frame. The limits of the broker and the topic decide, not the
+/// client's.
 const RECORD_BYTES_MAX: usize = 1_000_000_000;
-/// Of the publish deadline: how long librdkafka itself keeps a record. A record that was sent must
-/// not come to an end before its answer: it would be sent again beside itself. So the deadline that
-/// matters is the node's own, which takes back what waits while Kafka answers others
-/// (docs/decisions/0024). This is the last resort, for a record that was sent and gets no answer
-/// from a broker that throttles or hangs without end.
+/// librdkafka itself keeps a record for this multiple of the publish deadline. A sent record must
+/// not end before its answer: it would be sent again although it may still be written. The deadline
+/// that matters is therefore the node's own, which takes back waiting records while Kafka answers
+/// others (docs/decisions/0024). This one is the last resort, for a sent record whose broker
+/// throttles or hangs without end.
 const GIVE_UP_FACTOR: u32 = 20;
 const GIVE_UP_MIN: Duration = Duration::from_secs(60);
 const GIVE_UP_MAX: Duration = Duration::from_secs(3600);
-/// Signs of life are read so often within a publish deadline, within these limits.
+/// Statistics are read this many times within a publish deadline, within the limits below.
 const STATISTICS_FACTOR: u32 = 16;
 const STATISTICS_MIN: Duration = Duration::from_millis(250);
 const STATISTICS_MAX: Duration = Duration::from_secs(2);
-/// A request without an answer for as long as the publish deadline, within these limits, costs its
-/// connection: all that is under way is sent again, which counts against a quota once more. Up to
-/// five full requests wait for each other while a broker throttles: with 10 s in place of 30, a
-/// small topic beside a large one was late by 58 s at the most in place of 16 (20 kB/s, one run
-/// each).
+/// A request without an answer for the publish deadline, within these limits, costs its connection.
+/// All records under way are then sent again, which counts against a quota once more. While a
+/// broker throttles, up to five full requests wait for each other. With 10 s instead of 30 s, a
+/// small topic beside a large one was late by up to 58 s instead of 16 s (20 kB/s, one run each).
 const ANSWER_DEADLINE_MIN: Duration = Duration::from_secs(1);
 const ANSWER_DEADLINE_MAX: Duration = Duration::from_secs(30);
-/// How long a broker waits for its replicas before it says that they were too slow.
+/// How long a broker waits for its replicas before it reports that they were too slow.
 const REPLICAS_DEADLINE_MAX: Duration = Duration::from_secs(5);
 
-/// Names that mean the same: a property given by its other name must replace ours, not stand beside
-/// it.
+/// Pairs of names with the same meaning. A property given by its other name must replace the
+/// default, not stand beside it.
 const ALIASES: [(&str, &str); 8] = [
     ("sasl.mechanism", "sasl.mechanisms"),
     ("metadata.broker.list", "bootstrap.servers"),
@@ -76,7 +77,8 @@ const ALIASES: [(&str, &str); 8] = [
 ];
 
 const GAPLESS: &str = "enable.gapless.guarantee";
-/// Properties on which a promise rests, with the values that keep it, the first of which is set.
+/// Properties on which a promise rests, with the values that keep it. The first of these values is
+/// set.
 const PROMISED: [(&str, &[&str], &str); 5] = [
     ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
     ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
@@ -85,7 +87,7 @@ const PROMISED: [(&str, &[&str], &str); 5] = [
     (GAPLESS, &["false"], "one refused record would end the whole producer"),
 ];
 
-/// Single values that would break a promise; librdkafka's defaults are fine.
+/// Single values that would break a promise. librdkafka's defaults are fine.
 const FORBIDDEN: [(&str, &str, &str); 1] = [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
@@ -97,12 +99,12 @@ const REFUSED: [(&str, &str); 8] = [
     ("queue.buffering.max.messages", "what may be in flight is --in-flight-tasks"),
     ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
     ("message.max.bytes", "how large a record may be is its topic's to say, and is held against it at submit"),
-    // In a client that only asks, nobody would take them out of their queue, which has no bound.
+    // In a client that only asks, the statistics would pile up in their queue, which has no limit.
     ("statistics.interval.ms", "the node reads them at an interval of its own, and has metrics of its own"),
 ];
 
 impl Settings {
-    /// How long librdkafka keeps a record before it gives up on it.
+    /// Returns how long librdkafka keeps a record before it gives up.
     pub fn give_up_after(&self) -> Duration {
         (self.publish_deadline * GIVE_UP_FACTOR).clamp(GIVE_UP_MIN, GIVE_UP_MAX)
     }
@@ -115,10 +117,11 @@ impl Settings {
         let mut config = self.client_config();
         config.set("statistics.interval.ms", self.statistics_interval().as_millis().to_string());
         if mode == Mode::Alone {
-            // After the operator's: company is what this producer exists to avoid.
+            // These follow the operator's properties: this producer exists to send each record
+            // alone.
             config.set("batch.num.messages", "1").set("linger.ms", "0");
         }
-        // What librdkafka calls experimental it warns of as soon as it is named, and false is its
+        // librdkafka warns of an experimental property as soon as it is named, and false is its
         // default.
         for (name, values, _) in PROMISED.into_iter().filter(|(name, ..)| *name != GAPLESS) {
             config.set(name, values[0]);
@@ -126,21 +129,23 @@ impl Settings {
         config
     }
 
-    /// For looking up topics: it never produces, so it needs no producer id.
+    /// Returns the configuration of a client that looks up topics. It never produces, so it needs
+    /// no producer id.
     ///
-    /// `patience`: how long one answer may take. It asks whichever broker has the least to do: one
-    /// that hangs, until its connection is given up.
+    /// `patience` is the maximum time of one answer. The client asks the least busy broker, even
+    /// one that hangs, until the connection to it is given up.
     pub(super) fn admin_config(&self, patience: Duration) -> ClientConfig {
         let mut config = self.client_config();
         config.set("enable.idempotence", "false").set("allow.auto.create.topics", "false");
         config.set("socket.timeout.ms", (patience * 2).as_millis().to_string());
-        // rdkafka's admin client never drains its log queue: a line a second would pile up in it
+        // rdkafka's admin client never drains its log queue: a line per second would pile up in it
         // while Kafka is away.
         config.remove("debug").set_log_level(RDKafkaLogLevel::Emerg);
         config
     }
 
-    /// For reading: what all kinds of clients take, and the operator's properties.
+    /// Returns the configuration of a client that reads: the settings for all kinds of clients, and
+    /// the operator's properties.
     pub(super) fn consumer_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
@@ -156,7 +161,7 @@ impl Settings {
         config
     }
 
-    /// The operator's value of a property, by the name that counts.
+    /// Returns the operator's value of a property, by its canonical name.
     pub(super) fn property(&self, name: &str) -> Option<&str> {
         let given = self.properties.iter().rev().find(|(given, _)| canonical(given) == name);
         given.map(|(_, value)| value.as_str())
@@ -169,39 +174,39 @@ impl Settings {
         config
             .set("bootstrap.servers", &self.bootstrap)
             .set("client.id", &self.client_id)
-            // Java's, so that a consumer finds a key where it expects it.
+            // Java's partitioner, so that a consumer finds a key where it expects it.
             .set("partitioner", "murmur2_random")
             .set("linger.ms", millis(self.linger))
-            // Twice the linger unless told, and each change of partition is one more request.
+            // The default is twice the linger, and each change of partition is one more request.
             .set("sticky.partitioning.linger.ms", "10")
             .set("message.timeout.ms", self.give_up_after().as_millis().to_string())
             .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
-            // A broker holds a batch against its topic's limit, which may be lower than the 1 MB
-            // that is the default here.
+            // A broker checks a batch against its topic's limit, which may be lower than the
+            // default of 1 MB.
             .set("batch.size", "131072")
             .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
             .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string())
             .set("socket.nagle.disable", "true")
             .set("socket.keepalive.enable", "true")
             .set("statistics.interval.ms", "0")
-            // A broker that is back should be found within a second, not within ten; a connection
+            // A broker that is back should be found within a second, not within ten. A connection
             // that hangs is tried again.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "1000")
             // TCP, TLS, SASL and the versions take up to six round trips, of two seconds each to
-            // the slowest that is to be reached.
+            // the slowest supported broker.
             .set("socket.connection.setup.timeout.ms", "15000")
             .set("retry.backoff.ms", "50")
-            // A broker that is gone without a word holds up its partitions for as long as a request
-            // may take.
+            // A broker that disappears without closing its connections holds up its partitions for
+            // as long as a request may take.
             .set("socket.timeout.ms", answer_deadline.as_millis().to_string())
             .set("request.timeout.ms", (answer_deadline / 2).min(REPLICAS_DEADLINE_MAX).as_millis().to_string())
-            // What stands between the node and a broker may forget a connection that is idle, and
-            // tells nobody.
+            // A device between the node and a broker may drop an idle connection without telling
+            // either side.
             .set("connections.max.idle.ms", "180000")
             .set("topic.metadata.refresh.fast.interval.ms", "50")
-            // Topics are looked up before they are sent to: one that is not there was deleted, and
-            // its records should say so soon.
+            // Topics are looked up before records are sent to them. A missing topic was therefore
+            // deleted, and its records should fail soon.
             .set("topic.metadata.propagation.max.ms", "5000");
         for (name, value) in &self.properties {
             config.set(canonical(name), value);
@@ -229,14 +234,14 @@ fn canonical(name: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
 }
 
-/// Everything that is wrong with properties of librdkafka, in words for the operator. No value is
+/// Returns all problems of the librdkafka properties, in words for the operator. No value is
 /// repeated.
 pub fn problems_of_properties(properties: &[(String, String)]) -> Vec<String> {
     let problems = properties.iter().filter_map(|(name, value)| problem_of(name, value));
     problems.chain(problem_of_sasl(properties)).collect()
 }
 
-/// librdkafka would ask to be compiled anew.
+/// librdkafka itself would ask for another build.
 fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
     let value_of = |wanted: &str| {
         let given = properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
@@ -246,7 +251,7 @@ fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
     let missing = match value_of("sasl.mechanisms").as_deref() {
         _ if !uses_sasl => return None,
         None | Some("GSSAPI") => "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism",
-        // Nobody would fetch a token, and librdkafka says nothing while it waits for one.
+        // No part of the node fetches a token, and librdkafka is silent while it waits for one.
         Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
         Some(_) => return None,
     };
@@ -269,22 +274,23 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
         return Some(format!("librdkafka has no property {given}"));
     }
     let taken = ClientConfig::new().set(given, value).create_native_config();
-    // Its own words repeat the value.
+    // librdkafka's own words repeat the value.
     taken.is_err().then(|| format!("librdkafka does not take the value of the Kafka property {given}"))
 }
 
-/// True of a name that librdkafka knows.
+/// Returns true for a name that librdkafka knows.
 pub fn is_property(name: &str) -> bool {
     let set = ClientConfig::new().set(name, "").create_native_config();
     !matches!(set, Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)))
 }
 
-/// Milliseconds with three decimals, as librdkafka reads them.
+/// Returns milliseconds with three decimals, as librdkafka reads them.
 fn millis(span: Duration) -> String {
     format!("{}.{:03}", span.as_millis(), span.subsec_micros() % 1000)
 }
 
-/// A client that could not be made. Nothing was contacted yet: it is the settings, or this machine.
+/// A client could not be made. No broker was contacted yet: the cause is in the settings, or on
+/// this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("create the {what}")]

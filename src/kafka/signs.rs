@@ -1,10 +1,9 @@
-//! Signs of life of a producer's connections, out of librdkafka's statistics.
+//! Reads signs of life of a producer's connections from librdkafka's statistics.
 //!
-//! Silence proves nothing: a broker that throttles a client stops reading from its connection for
-//! as long as the client is over its quota, and one that is overloaded, far away or suspended
-//! answers late. So what is concluded from silence asks here for evidence: whether there is a
-//! connection at all, whether requests wait for an answer on one, and whether a broker says that it
-//! throttles.
+//! Silence proves nothing. A broker that throttles a client stops reading from its connection while
+//! the client is over its quota. A broker that is overloaded, far away or suspended answers late. A
+//! conclusion from silence therefore needs evidence from here: whether there is a connection at
+//! all, whether requests wait for an answer on one, and whether a broker says that it throttles.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +12,13 @@ use serde::Deserialize;
 
 use crate::domain::Monotonic;
 
-/// What the statistics of one client have told so far.
+/// The signs from the statistics of one client so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signs {
     taken_at: Option<Monotonic>,
-    /// Until when what a broker said of throttling holds.
+    /// The time until which a broker's report of throttling is valid.
     throttled_until: Option<Monotonic>,
-    /// The last time it said so: how long it holds requests back.
+    /// How long the broker delays requests, from its last report.
     throttle: Duration,
     brokers: HashMap<String, Connection>,
     is_stalled: bool,
@@ -42,9 +41,9 @@ struct Statistics {
 struct Broker {
     source: String,
     state: String,
-    /// Requests that were sent and are not answered.
+    /// The number of requests that were sent and are not answered.
     waitresp_cnt: i64,
-    /// Answers received.
+    /// The number of answers received.
     rx: u64,
     throttle: Window,
 }
@@ -55,14 +54,14 @@ struct Window {
     max: i64,
 }
 
-/// States of a connection that is neither there nor being made.
+/// States of a connection that neither exists nor is being made.
 const NO_WAY: [&str; 3] = ["INIT", "DOWN", "TRY_CONNECT"];
 const UP: [&str; 2] = ["UP", "REAUTH"];
-/// Where a broker was learnt of that is none: librdkafka keeps partitions without a leader there.
+/// The source of a pseudo-broker, in which librdkafka keeps partitions without a leader.
 const INTERNAL: &str = "internal";
 
 impl Signs {
-    /// Takes in the statistics of `now`, which come each `interval`. What cannot be read changes
+    /// Takes in the statistics of `now`, which come each `interval`. Unreadable statistics change
     /// nothing.
     pub(super) fn take_in(&mut self, statistics: &[u8], now: Monotonic, interval: Duration) {
         match serde_json::from_slice(statistics) {
@@ -76,7 +75,7 @@ impl Signs {
         let throttle = statistics.brokers.values().map(|broker| broker.throttle.max).max().unwrap_or(0);
         if let Ok(millis @ 1..) = u64::try_from(throttle) {
             self.throttle = Duration::from_millis(millis);
-            // It may have been said at the end of the interval, and the next answer comes after the
+            // The report may date from the end of the interval, and the next answer comes after the
             // pause at the earliest.
             self.throttled_until = Some(now.plus(self.throttle).plus(interval * 2));
         }
@@ -90,7 +89,7 @@ impl Signs {
             (name, connection)
         });
         self.brokers = connections.collect();
-        // Requests are waiting, and were at the last look, and nothing was answered in between.
+        // Requests wait now and waited at the last look, and no answer came in between.
         let is_stalled = |(name, connection): (&String, &Connection)| {
             connection.is_waiting
                 && before.get(name).is_some_and(|before| before.is_waiting && before.answers == connection.answers)
@@ -99,20 +98,20 @@ impl Signs {
         self.taken_at = Some(now);
     }
 
-    /// For how long a broker holds requests back, if one said so lately. While requests of the
-    /// throttled client wait, what it said holds on.
+    /// Returns for how long a broker delays requests, if one has reported so lately. While requests
+    /// of the throttled client wait, the report stays valid.
     pub(super) fn throttle(&self, now: Monotonic) -> Option<Duration> {
         let is_told = self.throttled_until.is_some_and(|until| now < until);
         let waits_on = self.throttled_until.is_some() && self.is_stalled;
         (is_told || waits_on).then_some(self.throttle)
     }
 
-    /// True when a broker has requests that it has not answered since the last statistics but one.
+    /// Returns true when a broker has not answered some requests since the last statistics but one.
     pub(super) const fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// True when there is, for certain, no connection to any broker, nor one that is being made.
+    /// Returns true when there is certainly no connection to any broker, and none is being made.
     /// Before the first statistics nothing is certain.
     pub(super) fn has_no_way(&self) -> bool {
         self.taken_at.is_some() && !self.brokers.values().any(|connection| connection.has_way)
@@ -129,7 +128,7 @@ mod tests {
         Monotonic::from_start(Duration::from_secs(seconds))
     }
 
-    /// As librdkafka 2.12 writes it, with members left out.
+    /// Statistics as librdkafka 2.12 writes them, with members left out.
     fn statistics(state: &str, waiting: i64, answers: u64, throttle_ms: i64) -> String {
         format!(
             r#"{{ "name": "punctual#producer-1", "ts": 5016483227792, "brokers": {{ "b:9092/1": {{ "name": "b:9092/1", "source": "learned", "state": "{state}",

@@ -1,10 +1,10 @@
-//! Which topics there are, and what they take.
+//! Knows which topics exist, and which records they take.
 //!
-//! Answers are cached: a topic that is there for a minute, one that is not for a second. After the
-//! minute the known answer goes on being given while the thread asks again, also while Kafka is
-//! away; an answer older than ten minutes is given only then. All questions go through one thread
-//! with a bounded queue, since librdkafka's blocks; callers that ask about the same topic at once
-//! share one question.
+//! Answers are cached: for a minute when the topic exists, for a second when it does not. After the
+//! minute, callers still get the known answer while the thread asks again, also while Kafka is
+//! away. An answer older than ten minutes is given only while Kafka is away. All questions go
+//! through one thread with a bounded queue, because librdkafka's questions block. Callers that ask
+//! about the same topic at the same time share one question.
 
 mod cache;
 mod known;
@@ -28,13 +28,14 @@ use crate::domain::{Record, TopicName};
 
 pub use self::question::{LookUpError, TopicFacts};
 
-/// From the question to the answer, the wait in the queue included; more, where answers take
-/// longer.
+/// The time from the question to the answer, including the wait in the queue. It is longer where
+/// answers take longer.
 const LOOK_UP_DEADLINE: Duration = Duration::from_secs(3);
-/// Questions that may wait for the thread. More would not be answered within the deadline.
+/// The number of questions that may wait for the thread. More would not be answered within the
+/// deadline.
 const QUEUE_MAX: usize = 512;
 
-/// Cheap to clone. The thread ends soon after the last clone is dropped.
+/// The topics of Kafka. Cheap to clone. The thread ends soon after the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Topics {
     known: Arc<Known>,
@@ -42,7 +43,7 @@ pub struct Topics {
     contact: Contact,
     metrics: Metrics,
     compression: Arc<Compression>,
-    /// Its other end is the thread's.
+    /// The thread keeps the other end.
     thread: watch::Receiver<()>,
 }
 
@@ -55,14 +56,14 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.known.stop();
-        // When the queue is full the thread is busy, and looks at the flag after its next answer.
+        // When the queue is full, the thread is busy, and checks the flag after its next answer.
         let woken = self.requests.try_send(Request::Wake);
         tracing::trace!(?woken, "topics are no longer looked up");
     }
 }
 
 impl Topics {
-    /// Starts the thread that looks topics up and keeps [`Contact`]; it connects in the background.
+    /// Starts the thread that looks topics up and keeps [`Contact`]. It connects in the background.
     ///
     /// # Errors
     /// When the settings are wrong, or files that they name cannot be used.
@@ -76,22 +77,23 @@ impl Topics {
         Ok(Self { known, handle, contact, metrics, compression, thread })
     }
 
-    /// Comes when the thread has ended, which it does only by a panic while there is a [`Topics`]:
-    /// nobody watches the contact any more.
+    /// Completes when the thread has ended: contact is then no longer watched. While there is a
+    /// [`Topics`], the thread ends only by a panic.
     pub async fn failure(&self) {
         let mut thread = self.thread.clone();
         while thread.changed().await.is_ok() {}
     }
 
-    /// Whether a broker can be reached.
+    /// Returns the contact: whether a broker can be reached.
     pub fn contact(&self) -> Contact {
         self.contact.clone()
     }
 
-    /// What is known of `topic`; Kafka is asked when the cache has nothing.
+    /// Returns the facts about `topic`. Kafka is asked when the cache has none.
     ///
     /// # Errors
-    /// When there is no such topic, we may not see it, or Kafka cannot say within 3 s.
+    /// When the topic does not exist, this node may not see it, or Kafka does not answer within 3
+    /// s.
     pub async fn look_up(&self, topic: &TopicName) -> Answer {
         if let Some(answer) = self.recall(topic) {
             return answer;
@@ -99,8 +101,9 @@ impl Topics {
         self.ask_or_remember(topic).await
     }
 
-    /// As [`Self::look_up`], for who would refuse a record for good by what is cached: limits may
-    /// have been raised since, so Kafka is asked unless it was within a second.
+    /// Works like [`Self::look_up`], for callers that would otherwise refuse a record for good
+    /// because of a cached limit. The limit may have been raised since, so Kafka is asked again
+    /// unless the answer is younger than a second.
     ///
     /// # Errors
     /// As [`Self::look_up`].
@@ -108,15 +111,15 @@ impl Topics {
         if self.known.is_recent(topic) { self.look_up(topic).await } else { self.ask_or_remember(topic).await }
     }
 
-    /// Bytes that `record` counts against its topic's limit, from above. Over the limit it is
-    /// compressed as the producers would, if they do.
+    /// Returns an upper estimate of the bytes that `record` counts against its topic's limit. Over
+    /// the limit, the record is compressed as the producers would do, if they compress.
     pub async fn size(&self, record: &Record, facts: TopicFacts) -> usize {
         self.compression.size(record, facts.record_bytes_max, facts.compression).await
     }
 
     async fn ask_or_remember(&self, topic: &TopicName) -> Answer {
         match self.ask(topic).await {
-            // Old, but better than nothing.
+            // An old answer is better than none.
             Err(error @ (LookUpError::Unavailable { .. } | LookUpError::Busy)) => self.remembered(topic).ok_or(error),
             answer => answer,
         }
@@ -140,20 +143,21 @@ impl Topics {
         Err(LookUpError::Unavailable { reason })
     }
 
-    /// Two questions, the first of which may have to make a connection: a patience is three
-    /// answers.
+    /// There are two questions, and the first may have to make a connection. Patience is the time
+    /// of three answers.
     fn deadline(&self) -> Duration {
         LOOK_UP_DEADLINE.max(self.contact.patience().span() * 2)
     }
 
-    /// What is known of `topic` without asking: one hash look-up. An old answer starts a question
-    /// in the background.
+    /// Returns the cached answer for `topic`, with one hash look-up. An old answer starts a
+    /// question in the background.
     fn recall(&self, topic: &TopicName) -> Option<Answer> {
         match self.known.find(topic)? {
             Found::Fresh(answer) => Some(answer),
             Found::Stale { facts, is_due } => {
                 if is_due && !self.contact.is_lost() {
-                    // Nobody waits for it: a full queue only leaves the answer stale for longer.
+                    // No caller waits for the answer. A full queue only leaves the cached answer
+                    // stale for longer.
                     let asked = self.question(topic).is_ok();
                     tracing::debug!(%topic, asked, "looking up again");
                 }
@@ -178,8 +182,8 @@ impl Topics {
         }
         let (sender, answer) = watch::channel(None);
         let until = clock::monotonic().plus(self.deadline());
-        // Sent under the lock: the thread takes the question out of `pending` only after it stands
-        // there.
+        // The question is sent under the lock: the thread can remove it from `pending` only after
+        // it was added.
         match self.handle.requests.try_send(Request::LookUp { topic: topic.clone(), until, answer: sender }) {
             Ok(()) => {
                 pending.insert(topic.clone(), answer.clone());

@@ -1,4 +1,4 @@
-//! What is in flight between a claim and its settle.
+//! The batches in flight between a claim and its settle.
 
 pub mod batches;
 pub(super) mod inbox;

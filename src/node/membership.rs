@@ -1,20 +1,21 @@
-//! Who is here, and which shards are this node's.
+//! Decides which nodes are members, and which shards are this node's.
 //!
-//! One loop writes this node's heartbeat each sixth of a TTL, reads everybody's, looks at what etcd
-//! says, and publishes the outcome. It decides nothing itself: [`crate::engine::liveness`] says who
-//! lives, [`crate::engine::assignment`] who owns what.
+//! One loop writes this node's heartbeat every sixth of a TTL, reads all heartbeats, reads the view
+//! of etcd, and publishes the outcome. The decisions are made elsewhere:
+//! [`crate::engine::liveness`] decides which nodes live, and [`crate::engine::assignment`] assigns
+//! the shards.
 //!
-//! | what happens | what follows |
+//! | event | consequence |
 //! |---|---|
-//! | Postgres away | shards stay; after 5/6 of a TTL trust ends, after a TTL the etcd session; tried again, at first at once |
-//! | Postgres back | if trust had ended: a new generation, so that the adopter asks which batches are still its own |
+//! | Postgres is away | shards stay; after 5/6 of a TTL trust ends, after a TTL the etcd session; retried, at first at once |
+//! | Postgres is back | if trust had ended: a new generation, so that the adopter asks which batches are still its own |
 //! | this node was declared dead | it revives itself, and a new generation begins |
-//! | etcd away | nothing |
-//! | another node dies or leaves | shards are assigned anew, `adopt_now` is notified |
-//! | a claim loop stands still, or the node cannot find out which batches are its own | no heartbeats: a wedged node is a dead node |
-//! | no brokers for this node alone | it says that it cannot publish, and is `is_cut_off` until a broker answers |
-//! | Postgres's clock was set back, or far ahead | it says that it cannot publish until the clock is steady |
-//! | claims fail for 5 s, or it cannot look after its batches | it is not ready; unless that meets all nodes (a lock, a slow server) it says that it cannot publish, until one succeeds |
+//! | etcd is away | nothing |
+//! | another node dies or leaves | shards are assigned again, `adopt_now` is notified |
+//! | a claim loop stands still, or the node cannot find out which batches are its own | no heartbeats: a wedged node counts as dead |
+//! | no brokers for this node alone | it reports that it cannot publish, and is `is_cut_off` until a broker answers |
+//! | Postgres's clock was set back, or far ahead | it reports that it cannot publish until the clock is steady |
+//! | claims fail for 5 s, or it cannot look after its batches | it is not ready; it also reports that it cannot publish until a claim succeeds, unless the cause affects all nodes (a lock, a slow server) |
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 
 mod board;
@@ -53,7 +54,7 @@ pub struct Membership {
     session: Option<etcd::Session>,
 }
 
-/// Starts the membership. Before the first heartbeat is committed the bulletin has no shards.
+/// Starts the membership. The bulletin has no shards until the first heartbeat is committed.
 pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
     let (bulletin_in, bulletin) = watch::channel(Bulletin::default());
     let (trust_in, trust) = trust::channel(settings.ttl);
@@ -78,21 +79,21 @@ impl Membership {
         self.bulletin.clone()
     }
 
-    /// Whether what this node holds is certainly still its own.
+    /// Returns the trust: whether the in-flight batches of this node are certainly still its own.
     pub fn trust(&self) -> TrustHandle {
         self.trust.clone()
     }
 
-    /// Notified when a node was declared dead or has left: look for batches without a living owner
-    /// now. Keeps one notice for one waiter.
+    /// Returns the notice that a node was declared dead or has left: look for batches without a
+    /// living owner now. It keeps one notice for one waiter.
     pub fn adopt_now(&self) -> Arc<Notify> {
         Arc::clone(&self.adopt_now)
     }
 
-    /// Leaves the assignment: writes "left" and ends the etcd session, whereupon the others take
-    /// over at once. Heartbeats go on, so what is still held stays this node's own until it is
-    /// settled. False when one of the two did not succeed within `deadline`: the others then wait
-    /// for a TTL.
+    /// Leaves the assignment: writes "left" and ends the etcd session, so that the other nodes take
+    /// over at once. Heartbeats go on, so in-flight batches stay this node's own until they are
+    /// settled. Returns false when one of the two steps did not succeed within `deadline`: the
+    /// other nodes then wait for a TTL.
     pub async fn leave(&self, deadline: Duration) -> bool {
         let leave = async {
             let (done, is_done) = oneshot::channel();
@@ -108,11 +109,11 @@ impl Membership {
 }
 
 const FORGET_PAUSE: Duration = Duration::from_secs(300);
-/// People may want to see that a node has died.
+/// An operator may want to see that a node has died.
 const FORGET_AGE_MIN: Duration = Duration::from_secs(3600);
 
-/// Deletes the heartbeats of nodes that are dead for long and hold nothing any more.
-/// On a connection of its own, open for the moment: it must not hold a heartbeat up.
+/// Deletes the heartbeats of nodes that died long ago and own no batches any more. It opens a
+/// connection of its own each time, because it must not delay a heartbeat.
 async fn forget(settings: postgres::Settings, ttl: Duration, stopping: CancellationToken) -> Result<(), Failure> {
     loop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! The words that pass between a node and its API.
+//! The messages between a node and its API.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use crate::domain::{
     Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 
-/// A task as it was asked for: well-formed, but not yet held against the cluster's clock, the topic
-/// and the bounds.
+/// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
+/// the limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draft {
     pub record: Record,
@@ -26,63 +26,63 @@ pub enum Due {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
     pub id: TaskId,
-    /// `Scheduled`, or `Claimed` when it was due within the window; of a known name, what the first
-    /// task has come to.
+    /// `Scheduled`, or `Claimed` when the task was due within the window. For a known name: the
+    /// state of the first task.
     pub state: TaskState,
     /// False when the name was known: this is the first task.
     pub is_new: bool,
 }
 
-/// The answer to a replacement. A task that is there is scheduled.
+/// The answer to a replacement. The new task is scheduled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Placed {
     /// The name was free, or its task was final.
     Created(TaskId),
-    /// The task that the name stood for is cancelled, and this one is in its place.
+    /// The task of this name was cancelled, and the new one takes its place.
     Replaced(TaskId),
-    /// Nothing was changed: this is the task that can no longer be stopped.
+    /// Nothing was changed: the task can no longer be stopped.
     TooLate(Box<TaskView>),
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands
-    /// for.
+    /// Nothing was changed: the precondition does not allow the current task of the name.
     Unmet(Option<TaskId>),
 }
 
-/// Why a draft was not stored. Nothing of it is stored unless it says so.
+/// The reason why a draft was not stored. Nothing of it is stored unless the variant says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     UnknownTopic,
-    /// Bytes of the record as Kafka counts it, and what the topic takes.
+    /// The size of the record as Kafka counts it, and the limit of the topic, in bytes.
     TooLarge {
         size: usize,
         size_max: usize,
     },
     /// The topic is compacted: it takes no record without a key.
     NoKey,
-    /// Further ahead than `--delay-max`.
+    /// The due time is further ahead than `--delay-max`.
     TooFar {
         delay_max: Duration,
     },
-    /// A bound of this node is reached.
+    /// A limit of this node is reached.
     Busy {
         bound: &'static str,
     },
-    /// The values were refused by Postgres.
+    /// Postgres refused the values.
     BadValue {
         reason: String,
     },
     Draining,
-    /// A server is away: nothing is stored.
+    /// A server is away. Nothing is stored.
     ServerAway {
         reason: String,
     },
-    /// Postgres did not answer: whether the task is stored is unknown.
+    /// Postgres did not answer. The task may or may not be stored.
     Unknown {
         reason: String,
     },
 }
 
 impl Refusal {
-    /// Each task that is submitted is answered; should one ever not be, it may be stored.
+    /// Returns the refusal for a task without an answer. Each submitted task is answered, but if
+    /// one ever is not, it may be stored.
     pub fn lost() -> Self {
         Self::Unknown { reason: "the node lost the answer".to_owned() }
     }
@@ -93,27 +93,26 @@ impl Refusal {
 pub enum Verdict {
     /// No record of the task exists, or ever will.
     Cancelled(TaskView),
-    /// It was published, is on its way, or is a dead letter.
+    /// The task was published, is on its way, or is a dead letter.
     TooLate(TaskView),
-    /// A PUT by name has put another task in its place, which this did not cancel.
+    /// A PUT by name has replaced the task by another one, which was not cancelled.
     Replaced(TaskView),
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands
-    /// for.
+    /// Nothing was changed: the precondition does not allow the current task of the name.
     Unmet(TaskId),
     NotFound,
 }
 
 impl Verdict {
-    /// What a cancel says of a task that it did not take out, by what a look-up says of it. `None`:
-    /// it is being moved from one table to another.
+    /// Returns the verdict on a task that the cancel did not remove, from a look-up of the task.
+    /// `None` means that the task is being moved from one table to another.
     pub fn of_look(task: Option<TaskView>) -> Option<Self> {
-        // Too late, cancelled before, or never there.
+        // The task was too late, cancelled before, or never there.
         let Some(task) = task else { return Some(Self::NotFound) };
         match task.state {
             TaskState::Cancelled if task.replaced_by.is_some() => Some(Self::Replaced(task)),
             TaskState::Cancelled => Some(Self::Cancelled(task)),
             TaskState::Claimed | TaskState::Published | TaskState::Dead => Some(Self::TooLate(task)),
-            // It stands in a table again: it was being moved, or an earlier attempt may be in the
+            // The task is in a table again: it was being moved, or an earlier attempt may be in the
             // topic.
             TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),
             TaskState::Scheduled => None,
@@ -121,7 +120,7 @@ impl Verdict {
     }
 }
 
-/// Why a call that submits nothing has no answer.
+/// The reason why a call that submits no task has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unavailable {
     Busy {
@@ -130,48 +129,48 @@ pub enum Unavailable {
     ServerAway {
         reason: String,
     },
-    /// A change whose answer was lost: it may have taken effect; repeat it.
+    /// The answer to a change was lost. The change may have taken effect: repeat it.
     Unknown {
         reason: String,
     },
     Draining,
 }
 
-/// How many tasks are pending. With a topic, all of it is of that topic.
+/// The number of pending tasks. With a topic, all figures are of that topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counts {
     pub as_of: Timestamp,
     pub pending: Figure,
-    /// The topics with most tasks first.
+    /// The topics with the most tasks first.
     pub topics: Vec<(TopicName, Figure)>,
-    /// True when there are, or may be, topics with pending tasks beyond those.
+    /// True when more topics have, or may have, pending tasks.
     pub has_more_topics: bool,
-    /// The 60 minutes from the current one on, by their starts. Of the current one, what is still
-    /// to come.
+    /// The 60 minutes from the current one on, by their starts. The current minute counts only
+    /// tasks that are still to come.
     pub minutes: Vec<(Timestamp, Figure)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Figure {
     pub task_count: u64,
-    /// Counted, not estimated.
+    /// The figure is counted, not estimated.
     pub is_exact: bool,
 }
 
-/// Many tasks at once: of one topic, due in a range.
+/// A selection of many tasks: those of one topic that are due in a range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bulk {
     pub topic: TopicName,
     pub due_from: Option<Timestamp>,
     pub due_to: Option<Timestamp>,
-    /// Only say what would be done.
+    /// Only report what would be done.
     pub is_dry_run: bool,
-    /// Where an earlier call has ended.
+    /// The end of an earlier call.
     pub from: Option<Cursor>,
 }
 
 impl Bulk {
-    /// A call does this many tasks at most.
+    /// The maximum number of tasks that one call changes.
     pub const TASKS_MAX: u64 = 10_000;
 
     pub fn selection(&self) -> Selection {
@@ -179,13 +178,14 @@ impl Bulk {
     }
 }
 
-/// What was done to many tasks at once, or would be.
+/// The result of a call for many tasks, or of its dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BulkDone {
     pub task_count: u64,
-    /// True when others are left, or may be: then the call is to be repeated.
+    /// True when other tasks are left, or may be. The caller must then repeat the call.
     pub has_more: bool,
-    /// Where there is more: up to here all was looked at, and the next call may begin there.
+    /// When there is more: the search has covered everything up to here, and the next call may
+    /// begin here.
     pub searched_to: Option<Cursor>,
 }
 
@@ -200,29 +200,29 @@ pub struct ClusterView {
     pub horizon: Duration,
     pub leaf: Duration,
     pub nodes: Vec<NodeView>,
-    /// Tasks that are overdue and unclaimed, over all shards; counted up to a bound.
+    /// Overdue tasks that are not claimed, over all shards. They are counted up to a limit.
     pub backlog: Option<Backlog>,
-    /// Topics that take no records of this node's; the longest first, at most
+    /// Topics that take no records of this node. The longest unavailable one comes first, at most
     /// [`UNAVAILABLE_SHOWN_MAX`].
     pub unavailable_topics: Vec<UnavailableTopic>,
-    /// Brokers hold this node's records back by a quota.
+    /// Brokers delay this node's records because of a quota.
     pub is_throttled: bool,
-    /// What this node lacks to be ready.
+    /// The requirements that this node lacks to be ready.
     pub missing: Vec<NotReady>,
 }
 
-/// More are counted, not shown.
+/// Further topics are counted, but not shown.
 pub const UNAVAILABLE_SHOWN_MAX: usize = 100;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnavailableTopic {
     pub topic: TopicName,
-    /// Kafka has denied it for so long that its tasks become dead letters.
+    /// Kafka has denied the topic for so long that its tasks become dead letters.
     pub is_gone: bool,
-    /// Probes do not end it, only an acknowledgement does.
+    /// Probes do not reset this time. Only an acknowledgement does.
     pub unavailable_for: Duration,
-    /// Kafka's or its client's reason why the last record that failed did. Nothing: none has failed
-    /// yet, they wait.
+    /// The reason of the last failed record, from Kafka or its client. `None` when no record has
+    /// failed yet and records only wait.
     pub reason: Option<String>,
 }
 
@@ -240,30 +240,30 @@ pub struct NodeView {
     pub shards: Vec<Shard>,
 }
 
-/// A server that is missing, or a state that keeps the node from being ready.
+/// A missing server, or a state that keeps the node from being ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotReady {
     pub what: Requirement,
     pub why: String,
 }
 
-/// All that a node may lack to be ready.
+/// All requirements that a node may lack to be ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requirement {
     Postgres,
     Kafka,
-    /// Until it was seen once.
+    /// etcd counts only until it was seen once.
     Etcd,
     /// The cluster's clock is unknown, or was set back or far ahead within the last minute.
     Clock,
-    /// None of this node's vouches for it: none was written for too long, or another node's must
-    /// age first.
+    /// This node has no valid heartbeat: none was written for too long, or another node's must age
+    /// first.
     Heartbeat,
-    /// None succeeds.
+    /// No claim succeeds.
     Claims,
-    /// The node cannot look after its own.
+    /// The node cannot look after its own batches.
     Batches,
-    /// One that a caller's request needs cannot be opened.
+    /// A connection that requests of callers need cannot be opened.
     Connections,
     Draining,
 }
@@ -281,7 +281,7 @@ impl Requirement {
         Self::Draining,
     ];
 
-    /// As `/readyz`, the log and the metrics show it.
+    /// Returns the name as `/readyz`, the log and the metrics show it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",

@@ -1,10 +1,10 @@
-//! What a node shows of its work.
+//! Metrics of the work of a node.
 
 use std::time::Duration;
 
 use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
 
-/// Counters of every stage, and how long claims and settles take. Cheap to clone.
+/// Counters of every stage, and the durations of claims and settles. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub submitted: Counter,
@@ -115,7 +115,7 @@ impl Metrics {
         }
     }
 
-    /// A record was acknowledged `lateness` after its due time.
+    /// Records an acknowledgement that came `lateness` after the due time of its task.
     pub fn published(&self, lateness: Duration) {
         self.published.inc();
         self.lateness.observe(lateness.as_secs_f64());

@@ -1,5 +1,4 @@
-//! Requests: what a node answers its API. Tasks are stored, replaced, cancelled, looked up and
-//! listed here.
+//! Serves the API: stores, replaces, cancels, looks up and lists tasks.
 
 pub mod bulk;
 pub mod canceller;

@@ -1,5 +1,4 @@
-//! Settle: outcomes and receipts are written down, for batches of this node and for those of a dead
-//! one.
+//! Settle: writes outcomes and receipts, for batches of this node and of dead nodes.
 
 pub mod adopter;
 pub mod settler;

@@ -1,4 +1,4 @@
-//! What the loops of a node share with each other, and with those who store tasks for its API.
+//! The state that the loops of a node share with each other, and with the requests of its API.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName};
 use crate::engine::topics::Sight;
 
-/// Ranges of ids behind the watermark that wait to be claimed.
+/// The maximum number of id ranges behind the watermark that wait to be claimed.
 const LATE_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -32,19 +32,19 @@ pub struct Shared {
     pub submit_order: SubmitOrder,
 }
 
-/// What the claim loops are told.
+/// The calls to the claim loops.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// A topic takes records again, or is given up on: look for what was left. A count, so that
-    /// each loop sees each change.
+    /// A topic takes records again, or is given up: look for its skipped tasks. A count lets each
+    /// loop see each change.
     pub sweep: watch::Sender<u64>,
-    /// Look again now: ids that this node inserted behind the watermark, for the first loop.
+    /// Ids that this node inserted behind the watermark. The first loop claims them now.
     pub late: Inbox<IdRange>,
     quarantine: Mutex<Vec<Uuid>>,
 }
 
 impl Calls {
-    /// Ids that cannot be claimed whatever is tried.
+    /// Returns the ids that cannot be claimed.
     pub fn quarantined(&self) -> Vec<Uuid> {
         self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -55,7 +55,7 @@ impl Calls {
 }
 
 impl Shared {
-    /// The cluster's clock; the epoch before it is known.
+    /// Returns the cluster's clock, or the epoch before the clock is known.
     pub fn now(&self) -> Timestamp {
         self.clock.now().unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a batch that was claimed as it was inserted.
+    /// Takes in a batch that was claimed on insert.
     pub async fn take_in_on_insert(&self, batch: Batch) {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         self.metrics.claimed.inc_by(count);
@@ -76,7 +76,7 @@ impl Shared {
         self.take_in(batch, Past::Fresh).await;
     }
 
-    /// A group of `task_count` tasks was answered: so many of them were stored, at `stamp` of
+    /// Records a stored group. `stored_count` of its `task_count` tasks were stored at `stamp` of
     /// Postgres's clock, which was asked for at `asked_at`.
     pub fn group_stored(&self, task_count: usize, stored_count: usize, stamp: Timestamp, asked_at: Monotonic) {
         self.clock.take_in(stamp, asked_at);
@@ -85,17 +85,18 @@ impl Shared {
         self.metrics.submitted.inc_by(u64::try_from(stored_count).unwrap_or(u64::MAX));
     }
 
-    /// What was stored behind the watermark, or close before it, is not left to chance.
+    /// Has late inserts claimed now: tasks that were stored behind the watermark, or close before
+    /// it.
     pub fn look_after(&self, ids: Option<IdRange>) {
         let (Some(ids), Some(now)) = (ids, self.clock.now()) else { return };
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
-            // Who takes them leaves out what is due beyond the window.
+            // The claim loop leaves out tasks that are due beyond the window.
             self.calls.late.put_or_join(ids, LATE_MAX, IdRange::joined);
         }
     }
 
-    /// Kafka has the topic. Should it have been given up on, it is tried again at once: what is
-    /// accepted for it now must not be given up, too.
+    /// Records that Kafka has the topic. If the topic was given up, it is probed at once, so that
+    /// tasks accepted for it now are not given up, too.
     pub fn found(&self, topic: &TopicName) {
         if !self.in_flight.is_topic_gone(topic) {
             return;
@@ -107,7 +108,7 @@ impl Shared {
         }
     }
 
-    /// Has the claim loops look for what claims have left where it was.
+    /// Has the claim loops sweep for tasks that claims have skipped.
     pub fn sweep(&self) {
         self.calls.sweep.send_modify(|count| *count += 1);
     }

@@ -1,5 +1,5 @@
-//! Keeps an eye on the topics and the producers: parks what does not answer, probes what is parked,
-//! and mends what has failed.
+//! Watches the topics and the producers: opens the circuit breakers of topics that do not answer,
+//! probes them, and replaces failed producers.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::kafka::{self, LookUpError, Topics};
 use crate::shutdown::Failure;
 
 const INTERVAL: Duration = Duration::from_millis(250);
-/// So often within a publish deadline it is held against what waits.
+/// The publish deadline is compared with waiting records this many times per deadline.
 const HELD_FACTOR: u32 = 8;
-/// So many looks at topics are under way at once: others that ask about topics find room in the
-/// queue of questions, and each look its turn.
+/// The maximum number of topic look-ups under way. It leaves room in the queue of questions for
+/// other callers, and lets each look-up have its turn.
 const LOOKS_MAX: usize = 64;
-/// What is held for so long and not complete is eased: from its claim to its acknowledgement a task
-/// takes little more than the window.
+/// Incomplete batches are eased after this time in flight. From its claim to its acknowledgement a
+/// task takes little more than the window.
 const EASED_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -33,16 +33,16 @@ pub struct TopicKeeper {
     pub shared: Arc<Shared>,
     pub publisher: Arc<Publisher>,
     pub topics: Topics,
-    /// A topic is silent when a record of it has waited for so long.
+    /// A topic is silent when one of its records has waited for this time.
     pub silence_max: Duration,
-    /// A record that has waited for so long is taken back, unless Kafka is slow.
+    /// A record that has waited for this time is taken back, unless Kafka is slow.
     pub publish_deadline: Duration,
     pub stopping: CancellationToken,
 }
 
 impl TopicKeeper {
-    /// Closes the producers that were replaced, until the node stops. Apart from the rest: the end
-    /// of a client may wait for a name server.
+    /// Closes the replaced producers, until the node stops. It runs apart from the rest because the
+    /// end of a client may wait for a name server.
     pub async fn close_retired(publisher: Arc<Publisher>, stopping: CancellationToken) -> Result<(), Failure> {
         loop {
             tokio::select! {
@@ -52,10 +52,10 @@ impl TopicKeeper {
         }
     }
 
-    /// Runs until the node stops, or a producer is deaf: what it was given is published by whoever
-    /// adopts it.
+    /// Runs until the node stops, or the delivery reports of a producer stop. Its batches are then
+    /// published by the node that adopts them.
     pub async fn run(self) -> Result<(), Failure> {
-        // The last turn could not mend the producers: that is said once.
+        // The last turn could not replace the producers. This is logged once.
         let mut is_failing = false;
         let mut looks = Looks::default();
         let mut turn_at = clock::monotonic();
@@ -76,8 +76,8 @@ impl TopicKeeper {
             }
             match self.mend().await {
                 Ok(()) => is_failing = false,
-                // A file that is half written, or threads that have run out, need not be so at the
-                // next turn.
+                // The cause (a half-written file, or a lack of threads) may be gone at the next
+                // turn.
                 Err(error) if !std::mem::replace(&mut is_failing, true) => {
                     tracing::warn!(error = chain(&error), "no new producer could be made; it is tried again");
                 }
@@ -92,7 +92,7 @@ impl TopicKeeper {
             }
             let due_before = self.shared.now().minus(self.silence_max);
             let waiting: HashSet<TopicName> = self.shared.in_flight.silent_topics(due_before, now, self.silence_max);
-            // While this node itself holds records back, silence is nobody's fault.
+            // While this node itself holds records back, no topic is to blame for the silence.
             let may_blame = has_broker && self.shared.fence.may_publish();
             let mut actions = self.publisher.reports.topic_actions.take();
             actions.extend(self.shared.in_flight.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
@@ -107,7 +107,7 @@ impl TopicKeeper {
         }
     }
 
-    /// Takes in how Kafka takes records, and shows it.
+    /// Records the pace at which Kafka takes records, and shows it in the metrics.
     fn keep_pace(&self) -> Pace {
         let (pace, throttle) = self.publisher.pace();
         let before = {
@@ -128,8 +128,8 @@ impl TopicKeeper {
         pace
     }
 
-    /// What has waited until the publish deadline, though Kafka answers what it is asked, is not
-    /// about to be sent.
+    /// A record that has waited until the publish deadline, although Kafka answers questions, will
+    /// probably not be sent soon.
     fn take_back_overdue(&self, now: Monotonic) {
         let due_before = self.shared.now().minus(self.publish_deadline);
         if self.shared.in_flight.has_waiting(due_before, now, self.publish_deadline) {
@@ -138,7 +138,7 @@ impl TopicKeeper {
     }
 
     async fn mend(&self) -> Result<(), kafka::Error> {
-        // What fails for one producer must not keep the other from its turn.
+        // A failure of one producer must not keep the others from their turn.
         let mended = self.publisher.mend().await;
         mended.and(self.publisher.publish_alone())
     }
@@ -146,8 +146,8 @@ impl TopicKeeper {
     fn looked(&self, topic: &TopicName, sight: Sight) {
         let next = self.shared.in_flight.topics().looked(topic, sight, clock::monotonic());
         if let Some(next) = next {
-            // Before the sweep: what it finds of a topic that is gone must not be handed over once
-            // more.
+            // This comes before the sweep: tasks of a gone topic that the sweep finds must not be
+            // handed over again.
             self.show();
             self.tell(&next);
         }
@@ -157,7 +157,7 @@ impl TopicKeeper {
         match action {
             Action::Opened(topic) => {
                 let reason = self.shared.in_flight.topics().reason(topic).unwrap_or("its records wait").to_owned();
-                tracing::warn!(%topic, reason, "no acknowledgement; the topic is parked, its tasks stay where they are")
+                tracing::warn!(%topic, reason, "no acknowledgement; the topic is unavailable, its tasks stay where they are")
             }
             Action::Denied(topic, left) => {
                 let left_s = left.as_secs();
@@ -200,8 +200,8 @@ impl TopicKeeper {
     }
 }
 
-/// When the publish deadline is held against what waits: only once Kafka has kept its pace for as
-/// long, so that whatever has waited until then did not wait for a slow broker. An answer that is
+/// Decides when the publish deadline is compared with waiting records: only after Kafka has kept
+/// its pace for that long. No record has then waited because of a slow broker. An answer that is
 /// still to come must find its record.
 #[derive(Debug)]
 struct OwnDeadline {
@@ -227,13 +227,13 @@ impl OwnDeadline {
     }
 }
 
-/// Looks at topics, side by side: each may take seconds, and nothing else waits for them.
+/// Looks topics up, side by side. Each look-up may take seconds, and no other work waits for it.
 #[derive(Debug, Default)]
 struct Looks {
     under_way: FuturesUnordered<BoxFuture<'static, (TopicName, Sight)>>,
-    /// For their turn; no more than there are topics in trouble.
+    /// Topics that wait for their turn: at most the number of topics in trouble.
     waiting: VecDeque<TopicName>,
-    /// Both of these: nothing is looked at twice at a time.
+    /// The topics of both. No topic is looked up twice at a time.
     asked: HashSet<TopicName>,
 }
 
@@ -244,7 +244,8 @@ impl Looks {
         }
     }
 
-    /// The next that is answered. Can be dropped and called again: nothing is lost.
+    /// Returns the next answered look-up. The future can be dropped and called again without a
+    /// loss.
     async fn next(&mut self, topics: &Topics) -> (TopicName, Sight) {
         while self.under_way.len() < LOOKS_MAX
             && let Some(topic) = self.waiting.pop_front()

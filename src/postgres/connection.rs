@@ -1,4 +1,4 @@
-//! A connection of one's own, opened when it is needed and opened again after it broke.
+//! A connection with one owner. Opened on demand, and opened again after it broke.
 
 pub mod arrays;
 pub mod error;
@@ -18,21 +18,21 @@ use self::error::{Cause, Error};
 use crate::clock;
 use crate::domain::{Monotonic, Throttle};
 
-/// Opening a connection may take no longer, whatever it is for: where that takes longer, another
-/// attempt fares better.
+/// Maximum time to open a connection, for every purpose. When opening takes longer, a new
+/// attempt is more likely to succeed.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A connection that was not used for so long is asked for a sign of life first: the server may
-/// have closed it meanwhile (a restart, a fail-over), and a statement that finds that out has an
-/// unknown outcome.
+/// A connection that was idle for longer is pinged before it is used. The server may have closed it
+/// meanwhile (a restart, a failover), and a statement that finds out has an unknown outcome.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// How long it may take to give it.
+/// Maximum time of that ping.
 const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
-/// A statement that takes longer (and a tenth of its deadline) is told of, ..
+/// A statement is logged as slow when it takes longer than this and longer than a tenth of its
+/// deadline.
 const SLOW: Duration = Duration::from_secs(1);
-/// .. once in so long for each connection.
+/// Minimum time between two such log lines of one connection.
 const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
 
-/// The parameters of a URL that the driver knows.
+/// The URL parameters that the driver knows.
 const PARAMETERS: [&str; 18] = [
     "host",
     "hostaddr",
@@ -54,30 +54,30 @@ const PARAMETERS: [&str; 18] = [
     "statement-cache-capacity",
 ];
 
-/// Where Postgres is. The password is never printed.
+/// The address of Postgres. The password is never printed.
 #[derive(Clone)]
 pub struct Settings {
     options: PgConnectOptions,
 }
 
 impl Settings {
-    /// `url` is a `postgres://` URL; `?host=/folder` names the folder of a Unix socket.
+    /// Parses a `postgres://` URL. `?host=/folder` names the folder of a Unix socket.
     pub fn new(url: &str) -> Result<Self, String> {
-        // The driver's own message may repeat parts of the URL, with the password in it.
+        // The driver's own message may repeat parts of the URL, including the password.
         if let Some(reason) = unknown_parameter(url) {
             return Err(reason);
         }
         let options = PgConnectOptions::from_str(url).map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
-        // The driver takes them for one name, and asks for its address for ever.
+        // The driver takes such a list for one host name, and would try to resolve it forever.
         if options.get_socket().is_none() && options.get_host().contains(',') {
             return Err("it names several hosts: one is wanted, a name or an address that follows the primary".to_owned());
         }
-        // Slow ones are told of here, without their text.
+        // Slow statements are logged by this module, without their text.
         let options = options.log_statements(LevelFilter::Off).log_slow_statements(LevelFilter::Off, Duration::MAX);
         Ok(Self { options })
     }
 
-    /// Host (or socket folder), port and database, for messages.
+    /// Returns the host (or socket folder), port and database, for messages.
     pub fn place(&self) -> String {
         let host =
             self.options.get_socket().map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
@@ -85,8 +85,8 @@ impl Settings {
     }
 }
 
-/// The driver passes by what it does not know, and logs it with its value, a password whose name
-/// was mistyped for example.
+/// Finds a URL parameter that the driver does not know. The driver would ignore it, and would log
+/// it with its value, which is a password when its name was mistyped.
 fn unknown_parameter(url: &str) -> Option<String> {
     let is_known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B");
     let is_unknown = parameters(url).any(|(name, _)| !is_known(name));
@@ -98,7 +98,7 @@ fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// What is wrong with a URL that the driver does not take, in words that hold no part of it.
+/// Explains why the driver does not accept a URL, without repeating any part of it.
 fn reason_against(url: &str) -> &'static str {
     let wrong = parameters(url).find_map(|(name, value)| match name {
         "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => {
@@ -120,38 +120,40 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What a connection is for: its name in `pg_stat_activity`, its deadline, and the settings that
-/// differ from the others'.
+/// The purpose of a connection: its name in `pg_stat_activity`, its deadline, and its additional
+/// settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
     pub name: &'static str,
-    /// For connecting and for each statement; Postgres itself gives up on a statement then, too.
+    /// Deadline for connecting and for each statement. Postgres itself cancels a statement at the
+    /// same deadline.
     pub deadline: Duration,
-    /// `-c` settings of the session, besides those that every connection pins.
+    /// `-c` settings of the session, in addition to those that every connection pins.
     pub settings: &'static [(&'static str, &'static str)],
 }
 
-/// A connection with a purpose. Its owner is one task, so a statement is never cut off by a dropped
-/// future; but for those of a [`pool::Pool`].
+/// A connection with a purpose. Its owner is one background task, so a dropped future never
+/// interrupts a statement. Connections of a [`pool::Pool`] are the exception.
 #[derive(Debug)]
 pub struct Connection {
     purpose: Purpose,
     options: PgConnectOptions,
-    /// The first statement of each session.
+    /// First statement of each session.
     beginning: Option<&'static str>,
     open: Option<PgConnection>,
-    /// When it was last taken up for a statement, or given back.
+    /// Time of the last use: when a statement began, or when the connection was returned.
     used_at: Monotonic,
     slow_said: Throttle,
 }
 
-/// A setting of our own: a session that does not know it has lost the others as well.
+/// A custom setting that marks a pinned session. A session without it has lost the other settings
+/// as well.
 pub(super) const PINNED: &str = "punctual.pinned";
 
 impl Connection {
     pub fn new(settings: &Settings, purpose: Purpose) -> Self {
-        // What a role or a database has as its defaults must not break a promise: each connection
-        // pins what it relies on.
+        // Defaults of a role or a database must not break a guarantee. So each connection pins
+        // every setting that it relies on.
         let deadline = purpose.deadline.as_millis().to_string();
         let options = settings
             .options
@@ -165,9 +167,9 @@ impl Connection {
                 ("lock_timeout", "1s"),
                 ("idle_in_transaction_session_timeout", "5s"),
                 ("idle_session_timeout", "0"),
-                // A claim answers before it commits. Whoever does not read that (a frozen node, a
-                // machine that is gone) must not keep its rows locked; over a Unix socket the end
-                // of the process does it.
+                // A claim answers before it commits. A client that never reads the answer (a frozen
+                // node, a lost machine) must not keep its rows locked. Over a Unix socket the end
+                // of the process unlocks them.
                 ("tcp_user_timeout", "5s"),
                 ("statement_timeout", deadline.as_str()),
                 ("jit", "off"),
@@ -184,12 +186,12 @@ impl Connection {
         }
     }
 
-    /// A connection each session of which begins with this statement.
+    /// Returns this connection with a statement that begins each of its sessions.
     pub fn beginning_with(self, statement: &'static str) -> Self {
         Self { beginning: Some(statement), ..self }
     }
 
-    /// The open connection, after opening it when need be.
+    /// Returns the open connection, and opens it first if necessary.
     pub async fn open(&mut self) -> Result<&mut PgConnection, Error> {
         let connection = match self.living().await {
             Some(open) => open,
@@ -197,7 +199,7 @@ impl Connection {
                 let what = format!("connect for {}", self.purpose.name);
                 within(self.connect_deadline(), self.connect())
                     .await
-                    // Whatever the reason, callers wait and try again.
+                    // Callers wait and retry, whatever the reason is.
                     .map_err(|source| Error::Unreachable { what, source })?
             }
         };
@@ -205,7 +207,7 @@ impl Connection {
         Ok(self.open.insert(connection))
     }
 
-    /// Opens the connection when it is not open, or is gone without a word.
+    /// Opens the connection when it is closed, or when it has died silently.
     pub async fn keep_open(&mut self) -> Result<(), Error> {
         self.open().await.map(drop)
     }
@@ -218,7 +220,7 @@ impl Connection {
         Ok(open)
     }
 
-    /// The connection that is open, unless it has died of idleness.
+    /// Returns the open connection, unless it died while it was idle.
     async fn living(&mut self) -> Option<PgConnection> {
         let mut open = self.open.take()?;
         if clock::monotonic().since(self.used_at) < IDLE_MAX {
@@ -233,8 +235,8 @@ impl Connection {
         }
     }
 
-    /// Runs a statement on the open connection within the deadline. After a failure that leaves the
-    /// connection in doubt it is closed.
+    /// Runs a statement on the open connection within the deadline. Closes the connection after a
+    /// failure that leaves its state uncertain.
     pub async fn run<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -243,8 +245,8 @@ impl Connection {
         self.run_in_session(what, statement).await
     }
 
-    /// Like `run`, but never on a new connection: what the session holds, such as a lock, is still
-    /// held.
+    /// Like `run`, but never on a new connection. So everything that the session holds, such as a
+    /// lock, is still held.
     ///
     /// # Errors
     /// [`Error::Unreachable`] when the session has ended.
@@ -259,16 +261,15 @@ impl Connection {
         self.used_at = clock::monotonic();
         let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
         self.took(what, deadline);
-        // A refusal may be the server's (it has become a standby) or the connection's: another one
-        // may fare better.
+        // The cause of a refusal may be this server (it has become a standby) or this connection. A
+        // new connection may succeed.
         if matches!(outcome, Err(Error::Unanswered { .. } | Error::Refused { .. })) {
             self.close();
         }
         outcome
     }
 
-    /// A statement that was slow is told of, without its text and its values; at most once a
-    /// minute.
+    /// Logs a slow statement, without its text and its values, at most once a minute.
     fn took(&mut self, what: &str, deadline: Duration) {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
@@ -282,17 +283,18 @@ impl Connection {
         self.open.is_some()
     }
 
-    /// Drops the connection without a word: what it was doing is in doubt.
+    /// Drops the connection without a goodbye, because the outcome of its last statement is
+    /// unknown.
     pub fn close(&mut self) {
         self.open = None;
     }
 
-    /// Closes the connection once the server has ended what it was asked for, at the deadline at
-    /// the latest: for a statement whose caller has been dropped.
+    /// Closes the connection after the server has ended its last statement, or at the deadline. For
+    /// a statement whose caller was dropped.
     pub async fn wind_up(mut self) {
         let Some(mut open) = self.open.take() else { return };
-        // What comes before the answer to this is the answer to that. Its session may be amid a
-        // transaction: nobody goes on with it.
+        // The answer to this ping comes after the answer to that statement. The session may be
+        // inside a transaction, so the connection is not used again.
         if let Err(cause) = within(self.purpose.deadline, open.ping()).await {
             tracing::debug!(purpose = self.purpose.name, %cause, "the end of a statement that nobody waits for was not awaited");
         }
@@ -303,7 +305,7 @@ impl Connection {
     }
 }
 
-/// Bounds `future` by `deadline`.
+/// Limits `future` to `deadline`.
 async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Cause> {
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
@@ -311,12 +313,12 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
     }
 }
 
-/// It is the time between two statements that has no bound.
+/// The time between two statements of the session has no limit.
 const OLD_SNAPSHOT: Purpose =
     Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
 
-/// A session that somebody forgot: its snapshot keeps Postgres from cleaning up. `bench` holds one,
-/// to show that tasks are on time all the same. Held until it is dropped.
+/// A forgotten session, whose snapshot keeps Postgres from cleaning up. `bench` holds one to show
+/// that tasks are still on time. The session lasts until it is dropped.
 #[derive(Debug)]
 pub struct OldSnapshot {
     _connection: Connection,

@@ -1,5 +1,4 @@
-//! Many tasks at once: pages of them, how many there are, and what is done to those that a list has
-//! found.
+//! Operations on many tasks: pages, counts, and bulk changes of the tasks that a list has found.
 
 pub mod backlog;
 pub mod cancel_many;

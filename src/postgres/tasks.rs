@@ -1,4 +1,4 @@
-//! The life of a task, one file per verb, and the names that stand for tasks.
+//! The life of a task, one file per verb, and the names (idempotency keys) that stand for tasks.
 
 pub mod adopt;
 pub mod cancel;

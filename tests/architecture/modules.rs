@@ -1,4 +1,4 @@
-//! The files of a program as modules, and which uses which.
+//! The files of a program as modules, and the uses between them.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,18 @@ use crate::source::{NamedPath, Source};
 /// A module: its path within the program, as `["node", "wheel"]`; the root is empty.
 pub type Module = Vec<String>;
 
-/// The arrows between the files of a program, by their production code, as a reader of the files
-/// meets them.
+/// The uses between the files of a program, in production code, as a reader of the files follows
+/// them.
 #[derive(Debug)]
 pub struct Modules<'a> {
     pub sources: BTreeMap<Module, &'a Source>,
-    /// Names that a module passes on, and the path that they lead to: none for those of a library.
+    /// Names that a module re-exports, and the path that each leads to. The path is `None` for a
+    /// name of a library.
     reexports: BTreeMap<(Module, String), Option<Vec<String>>>,
 }
 
 impl<'a> Modules<'a> {
-    /// `folder` holds the program, as `src/`.
+    /// Makes the modules of `sources`. `folder` holds the program, such as `src/`.
     pub fn new(folder: &str, sources: &'a [Source]) -> Self {
         let own = sources.iter().filter(|source| source.path.starts_with(folder));
         let sources = own.map(|source| (module_of(folder, &source.path), source)).collect();
@@ -34,10 +35,10 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// The modules that `module` uses, each with a line. A name that another module passes on leads
-    /// to the module that defines it, and to the one that passes it on, which a reader opens first;
-    /// but for those above `module` itself, which are the lists of its siblings. To pass a name on
-    /// is to use it.
+    /// Returns the modules that `module` uses, each with a line. A name that another module
+    /// re-exports leads to two modules: the one that defines it, and the one that re-exports it,
+    /// which a reader opens first. Modules above `module` are left out, because they only list its
+    /// siblings. A re-export counts as a use.
     pub fn arrows(&self, module: &[String]) -> BTreeMap<Module, usize> {
         let Some(source) = self.sources.get(module) else { return BTreeMap::new() };
         let mut arrows = BTreeMap::new();
@@ -51,7 +52,7 @@ impl<'a> Modules<'a> {
         arrows
     }
 
-    /// A path from the root of the program; `None` when it leads out of it.
+    /// Returns a path from the root of the program, or `None` when it leads out of the program.
     fn absolute(&self, module: &[String], path: &NamedPath) -> Option<Vec<String>> {
         let (first, rest) = path.segments.split_first()?;
         let here: Vec<String> = module.iter().chain(&path.inline).cloned().collect();
@@ -72,7 +73,7 @@ impl<'a> Modules<'a> {
         Some(from)
     }
 
-    /// What a bare name means: a module below this one, or what a `use` has brought in.
+    /// Resolves a bare name: a module below this one, or a name from a `use`.
     fn named(&self, module: &[String], path: &NamedPath, name: &str) -> Option<Vec<String>> {
         let child: Vec<String> = module.iter().cloned().chain([name.to_owned()]).collect();
         if self.sources.contains_key(&child) {
@@ -86,12 +87,12 @@ impl<'a> Modules<'a> {
         self.absolute(module, import)
     }
 
-    /// The modules that a reader opens who follows an absolute path from `module`: those that pass
-    /// the name on, and the one that defines it.
+    /// Returns the modules that a reader opens when following an absolute path from `module`: those
+    /// that re-export the name, and the one that defines it.
     fn met(&self, module: &[String], path: &[String]) -> Vec<Module> {
         let mut met: Vec<Module> = Vec::new();
         let mut path = path.to_vec();
-        // Each turn leads through one module that passes the name on.
+        // Each iteration follows one re-export.
         for _ in 0..=self.reexports.len() {
             let depth = (0..=path.len()).rev().find(|depth| self.sources.contains_key(&path[..*depth])).unwrap_or_default();
             let face = path[..depth].to_vec();
@@ -108,8 +109,8 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// The module of a file: that of `src/node/wheel.rs` is `["node", "wheel"]`. `src` has two roots:
-/// `lib.rs`, and `main.rs`, which is the module `["main"]` here.
+/// Returns the module of a file: that of `src/node/wheel.rs` is `["node", "wheel"]`. `src` has two
+/// roots: `lib.rs`, and `main.rs`, which is the module `["main"]` here.
 fn module_of(folder: &str, path: &str) -> Module {
     let name = path.trim_start_matches(folder).trim_end_matches(".rs");
     match name {

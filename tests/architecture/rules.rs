@@ -1,13 +1,13 @@
-//! The rules: each takes sources and answers with what breaks it, one line each, nothing when it
-//! holds.
+//! The rules. Each takes sources and returns its violations, one line each, or an empty list when
+//! it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::modules::{Module, Modules};
 use crate::source::{Shape, Source};
 
-/// What each module may use of this crate; a deeper path allows only that part. ARCHITECTURE.md
-/// says why.
+/// The parts of this crate that each module may use. A deeper path allows only that part.
+/// ARCHITECTURE.md gives the reasons.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("engine", &["domain"]),
@@ -23,8 +23,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "failpoint", "error_chain", "shutdown", "telemetry"]),
     ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::requests::service"]),
     ("client", &["domain", "clock", "signals"]),
-    // It measures a cluster from outside, with a consumer and a forgotten session of its own;
-    // nothing of a node.
+    // `bench` measures a cluster from outside, with its own consumer and a forgotten session. It
+    // uses no part of a node.
     ("bench", &["domain", "clock", "error_chain", "shutdown", "kafka", "client::output::figures", "postgres::connection"]),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
     (
@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("main", &["app", "bench", "client", "config", "error_chain", "shutdown", "telemetry"]),
 ];
 
-/// Libraries that stop at their folder.
+/// Libraries that may be used only in their folders.
 const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["api"]),
     ("base64", &["api", "client"]),
@@ -76,30 +76,31 @@ const HOMES: &[(&str, &[&str])] = &[
     ("zstd", &["api", "kafka::compression"]),
 ];
 
-/// Libraries for all but the pure modules.
+/// Libraries that all modules except the pure ones may use.
 const EVERYWHERE: &[&str] = &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
 
-/// Modules without input, output and clock, and the libraries that they may use: only values and
-/// their arithmetic.
+/// Modules without input, output and clock, and the libraries that they may use, which contain only
+/// values and their arithmetic.
 const PURE: &[(&str, &[&str])] =
     &[("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]), ("engine", &["uuid", "xxhash_rust"])];
 
-/// What is not pure in the standard library.
+/// The impure modules of the standard library.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::io", "std::net", "std::process", "std::thread"];
 
-/// A file has at most so many lines.
+/// The most lines of a file.
 const LINES_MAX: usize = 600;
 
-/// A file has at least so many, if it is more than a list.
+/// The fewest lines of a file that is more than a list.
 const LINES_MIN: usize = 40;
 
-/// A folder has at most so many entries.
+/// The most entries of a folder.
 const ENTRIES_MAX: usize = 12;
 
-/// The list of the program's modules is as long as it is: ARCHITECTURE.md draws it.
+/// The folder without a limit on its entries: the program's list of modules is long, and
+/// ARCHITECTURE.md draws it.
 const WIDE_FOLDER: &str = "src";
 
-/// Files that may be longer, each with its reason. Empty, and meant to stay so.
+/// Files that may be longer, each with its reason. The list is empty and should stay so.
 const LONG_FILES: &[(&str, &str)] = &[];
 
 fn at(source: &Source, line: usize, what: &str) -> String {
@@ -111,12 +112,12 @@ fn is_within(module: &[String], place: &str) -> bool {
     module.len() >= place.len() && module.iter().zip(place).all(|(own, other)| own == other)
 }
 
-/// Who uses whom.
+/// Returns uses between modules that [`LAYERS`] does not allow.
 pub fn layers(sources: &[Source]) -> Vec<String> {
     let modules = Modules::new("src/", sources);
     let mut broken = Vec::new();
     for (module, source) in &modules.sources {
-        // The root of the library only declares.
+        // The root of the library only declares modules.
         let Some(top) = module.first() else { continue };
         let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| layer == top) else {
             broken.push(format!("{}: `{top}` has no layer in {}", source.path, file!()));
@@ -132,8 +133,8 @@ pub fn layers(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Files of the program in `folder` that use each other in a circle, as a reader meets them: each
-/// step of it.
+/// Returns each step of the cycles between files of the program in `folder`, as a reader follows
+/// them.
 pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
     let modules = Modules::new(folder, sources);
     let graph: BTreeMap<&Module, BTreeMap<Module, usize>> =
@@ -162,8 +163,8 @@ pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Folders with more entries than a reader takes in at a look. A module `foo.rs` and its folder
-/// `foo/` are one entry.
+/// Returns folders with more entries than a reader takes in at a glance. A module `foo.rs` and its
+/// folder `foo/` are one entry.
 pub fn folders(paths: &[&str]) -> Vec<String> {
     let mut entries: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for path in paths {
@@ -180,7 +181,7 @@ pub fn folders(paths: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Files that are too short to be one: whoever opens one reads a few lines and goes on to the next.
+/// Returns files that are too short: a reader opens them for a few lines and goes on to the next.
 /// Roots of modules, tables, the metrics of a component and tests may be short.
 pub fn scraps(sources: &[Source]) -> Vec<String> {
     sources
@@ -193,8 +194,8 @@ pub fn scraps(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Libraries outside their folders. `dependencies` are those of the manifest: a new one needs a
-/// home.
+/// Returns uses of libraries outside their folders. `dependencies` are those of the manifest,
+/// because a new one needs a home.
 pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
     let mut broken = Vec::new();
     for name in dependencies {
@@ -229,14 +230,14 @@ pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
     broken
 }
 
-/// Names of the manifest's dependencies, as code writes them.
+/// Returns the names of the manifest's dependencies, as they appear in code.
 pub fn dependencies(manifest: &str) -> Vec<String> {
     let section =
         manifest.split("\n[").find(|section| section.trim_start_matches('[').starts_with("dependencies]")).unwrap_or_default();
     section.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim().replace('-', "_")).collect()
 }
 
-/// Files that nobody reads to their end.
+/// Returns files that are too long for a reader to finish.
 pub fn lengths(sources: &[Source]) -> Vec<String> {
     sources
         .iter()
@@ -247,7 +248,7 @@ pub fn lengths(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Panics in production code.
+/// Returns panics in production code.
 pub fn panics(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources {
@@ -259,7 +260,7 @@ pub fn panics(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Tests that are skipped.
+/// Returns tests that are skipped.
 pub fn ignored(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources {
@@ -270,7 +271,8 @@ pub fn ignored(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Tests that wait for time; `tests/support` has what waits for a fact.
+/// Returns tests that wait for time to pass. `tests/support` has functions that wait for a
+/// condition.
 pub fn sleeps(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| !source.path.starts_with("tests/support")) {
@@ -283,7 +285,7 @@ pub fn sleeps(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Statements without a name: a `-- name` first, in a line of its own, leads from
+/// Returns statements without a name. A `-- name` in a line of its own at the beginning leads from
 /// `pg_stat_statements` to the code.
 pub fn statements(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
@@ -303,7 +305,8 @@ pub fn statements(sources: &[Source]) -> Vec<String> {
     broken
 }
 
-/// Data definition is left out: it is throttle, and its text differs from partition to partition.
+/// Returns true for a statement that needs a name. Data definition is left out: it is rare, and its
+/// text differs from partition to partition.
 fn is_statement(text: &str) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
@@ -316,10 +319,10 @@ fn is_statement(text: &str) -> bool {
     }
 }
 
-/// Places that are nobody's business: package registries (which one is used is the builder's own
-/// setting) and paths of one machine.
+/// Returns private places: package registries, which are the builder's own setting, and paths of
+/// one machine.
 pub fn places(path: &str, text: &str) -> Vec<String> {
-    // In pieces, so that this file does not hold what it forbids.
+    // The texts are in pieces, so that this file does not contain the forbidden places.
     let hosts = [
         ["crates", "io"].join("."),
         ["repo1.maven", "org"].join("."),
@@ -343,12 +346,13 @@ pub fn places(path: &str, text: &str) -> Vec<String> {
     broken
 }
 
-/// True when a path that begins after `before` is not the rest of a longer one.
+/// Returns true when a path that begins after `before` is not the rest of a longer one.
 fn is_absolute(before: &str) -> bool {
     !before.ends_with(|c: char| c.is_alphanumeric() || "._-/}~$)>".contains(c))
 }
 
-/// Links of a paper that lead nowhere in the repository. `exists` takes a path from its root.
+/// Returns links of a Markdown file that lead to no file of the repository. `exists` takes a path
+/// from its root.
 pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut broken = Vec::new();
@@ -374,7 +378,7 @@ pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
     broken
 }
 
-/// The header of a sabotage: the promise, what is broken, and a test that exists.
+/// Checks the header of a sabotage: the promise, the broken part, and a test that exists.
 pub fn sabotage(path: &str, patch: &str, sources: &[&str]) -> Vec<String> {
     let header = patch.split("diff --git").next().unwrap_or_default();
     let field = |name: &str| header.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default();

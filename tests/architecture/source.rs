@@ -1,13 +1,13 @@
-//! Rust source as far as the rules must understand it: which paths a file names, which methods it
-//! calls, which texts it holds, and what of that is for tests only. Parsed by `syn`; the tokens of
-//! macros, which it leaves as they are, are read one by one.
+//! Reads Rust source as far as the rules need it: the paths that a file names, the methods that it
+//! calls, its texts, and which parts are for tests only. `syn` parses the file. It leaves macros as
+//! tokens, which are read one by one.
 
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// A file of Rust.
+/// A Rust file.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The path from the root of the repository, with `/`.
@@ -20,36 +20,36 @@ impl Source {
     pub fn new(path: &str, text: &str) -> Self {
         let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
         let mut facts = Facts { shape: Shape::of(&file.items), ..Facts::default() };
-        // A file that is declared under `#[cfg(test)]` is known by its name.
+        // A file that is declared under `#[cfg(test)]` is recognized by its name.
         let is_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
         Reader { facts: &mut facts, test_depth: usize::from(is_test), inline: Vec::new() }.visit_file(&file);
         Self { path: path.to_owned(), text: text.to_owned(), facts }
     }
 
-    /// The paths of the code that is not for tests only.
+    /// Returns the paths in code that is not for tests only.
     pub fn production(&self) -> impl Iterator<Item = &NamedPath> {
         self.facts.paths.iter().filter(|path| !path.place.is_test)
     }
 }
 
-/// Where something stands in a file.
+/// The position of an item in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
     /// True in tests, and in items under `#[cfg(test)]`.
     pub is_test: bool,
 }
 
-/// A path as it stands in the code, one for each leaf of a `use` tree: `crate::a::{b, c::D}` is
+/// A path as written in the code, one for each leaf of a `use` tree: `crate::a::{b, c::D}` is
 /// `crate::a::b` and `crate::a::c::D`.
 #[derive(Clone, Debug)]
 pub struct NamedPath {
     pub segments: Vec<String>,
     pub place: Place,
-    /// The modules within the file in which it stands.
+    /// The inline modules of the file that contain it.
     pub inline: Vec<String>,
-    /// The name under which a `use` brings it in.
+    /// The name that a `use` imports it under.
     pub import: Option<String>,
     /// True in `pub use` and `pub(..) use`.
     pub is_reexport: bool,
@@ -57,23 +57,23 @@ pub struct NamedPath {
 
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// All paths of at least two segments, and all that `use` names.
+    /// All paths of at least two segments, and all paths in `use`.
     pub paths: Vec<NamedPath>,
-    /// Methods that are called.
+    /// Calls of methods.
     pub calls: Vec<(String, Place)>,
     /// Attributes, by their last name.
     pub attributes: Vec<(String, Place)>,
-    /// Texts; those within one `concat!` are one.
+    /// String literals. Those within one `concat!` are joined.
     pub texts: Vec<(String, Place)>,
     pub shape: Shape,
 }
 
-/// What kind of file it is.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shape {
-    /// It declares modules that are files of their own.
+    /// A file that declares modules with files of their own.
     Root,
-    /// Constants, and nothing that runs.
+    /// A file of constants, without code that runs.
     Table,
     #[default]
     Code,
@@ -95,7 +95,7 @@ impl Shape {
 
 struct Reader<'a> {
     facts: &'a mut Facts,
-    /// How many nodes around this one are for tests only.
+    /// The number of enclosing nodes that are for tests only.
     test_depth: usize,
     inline: Vec<String>,
 }
@@ -105,7 +105,7 @@ impl Reader<'_> {
         Place { line: span.start().line, is_test: self.test_depth > 0 }
     }
 
-    /// Reads a node that may stand under `#[cfg(test)]`.
+    /// Reads a node that may be under `#[cfg(test)]`.
     fn under(&mut self, attributes: &[Attribute], read: impl FnOnce(&mut Self)) {
         let is_test = attributes.iter().any(|attribute| {
             attribute.path().is_ident("cfg") && attribute.parse_args::<Ident>().is_ok_and(|condition| condition == "test")
@@ -122,7 +122,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The leaves of a `use` tree.
+    /// Records the leaves of a `use` tree.
     fn import(&mut self, tree: &UseTree, head: &[String], is_reexport: bool) {
         let mut leaf = |name: &str, import: String| {
             let segments = head.iter().cloned().chain([name.to_owned()]).filter(|name| name != "self" || head.is_empty());
@@ -142,14 +142,14 @@ impl Reader<'_> {
         }
     }
 
-    /// What a macro is given, of which only the tokens are known.
+    /// Reads the arguments of a macro, which are only known as tokens.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let is = |at: usize, sign: char| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
         let mut at = 0;
         while let Some(token) = tokens.get(at) {
             match token {
-                // Who may see a thing is no use of it.
+                // A visibility is not a use.
                 TokenTree::Ident(word) if *word == "pub" => {
                     at += usize::from(matches!(tokens.get(at + 1), Some(TokenTree::Group(_))));
                 }
@@ -195,7 +195,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The texts of a `concat!`, as one.
+    /// Joins the string literals of a `concat!`.
     fn joined(&mut self, tokens: TokenStream) {
         let place = self.place(tokens.span());
         let texts = tokens.into_iter().filter_map(|token| syn::parse_str::<syn::LitStr>(&token.to_string()).ok());
@@ -255,7 +255,7 @@ impl Visit<'_> for Reader<'_> {
         visit::visit_path(self, path);
     }
 
-    /// Who may see a thing is no use of it.
+    /// A visibility is not a use.
     fn visit_vis_restricted(&mut self, _: &syn::VisRestricted) {}
 
     fn visit_expr_method_call(&mut self, call: &syn::ExprMethodCall) {
@@ -277,7 +277,7 @@ impl Visit<'_> for Reader<'_> {
             self.facts.attributes.push((last.ident.to_string(), self.place(attribute.span())));
         }
         self.visit_path(attribute.path());
-        // A comment of the documentation is no text of the program.
+        // A doc comment is not a text of the program.
         if let syn::Meta::List(list) = &attribute.meta {
             self.tokens(list.tokens.clone());
         }

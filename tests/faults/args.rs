@@ -1,4 +1,4 @@
-//! What is asked for on the command line.
+//! The command line of the fault runner.
 
 use std::path::PathBuf;
 
@@ -6,29 +6,29 @@ use clap::Parser;
 
 use super::plan::Plan;
 
-/// A round is at most this long: an hour is five seeds.
+/// The longest round. An hour takes five seeds.
 const ROUND_MAX_SECONDS: u64 = 720;
 
-/// Breaks a cluster of three nodes and its servers, under traffic, and holds every record against
+/// Breaks a cluster of three nodes and its servers, under traffic, and checks every record against
 /// the promises.
 ///
-/// docs/faults.md says what is done, what is checked, and how to replay a run. Exit code 0 when all
-/// promises were kept.
+/// docs/faults.md describes the operations, the checks, and how to replay a run. Exit code 0 when
+/// all promises were kept.
 #[derive(Parser, Debug)]
 #[command(name = "faults")]
 pub struct Args {
-    /// Seconds of traffic and faults in all; in rounds of at most twelve minutes.
+    /// Seconds of traffic and faults in total, in rounds of at most twelve minutes.
     #[arg(long, default_value_t = 120)]
     pub seconds: u64,
-    /// The seed of the first round, the next ones count on from it; `fresh` draws one. Repeatable:
-    /// then the seconds are for each.
+    /// The seed of the first round; the next ones count on from it. `fresh` draws one. Repeatable:
+    /// then the seconds are for each seed.
     #[arg(long)]
     pub seed: Vec<String>,
-    /// A file with the operations of an earlier run, or a folder of them; instead of seeds, unless
-    /// seeds are given as well.
+    /// A file with the operations of an earlier run, or a folder of such files. Replaces seeds,
+    /// unless seeds are given as well.
     #[arg(long)]
     pub replay: Vec<PathBuf>,
-    /// A measured outage by its name, or `all`; instead of seeds.
+    /// A measured outage by its name, or `all`. Replaces seeds.
     #[arg(long)]
     pub scenario: Vec<String>,
     /// Tasks submitted per second.
@@ -43,12 +43,12 @@ pub struct Args {
 pub struct Order {
     pub name: String,
     pub plan: Plan,
-    /// Made from a seed: holds each kind of operation.
+    /// True when the plan was made from a seed: then it holds each kind of operation.
     pub is_deck: bool,
 }
 
 impl Args {
-    /// All rounds; the program ends here when they cannot be.
+    /// Returns all rounds, or why they cannot be run.
     pub fn orders(&self) -> Result<Vec<Order>, String> {
         super::scenarios::check_names(&self.scenario)?;
         let mut orders = Vec::new();
@@ -87,7 +87,7 @@ fn seed_of(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_wrong| format!("a seed is a number or `fresh`, not `{text}`"))
 }
 
-/// The plans in a folder, by their names; or the one file.
+/// Returns the plans in a folder, sorted by name, or the one file.
 fn files(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.clone()]);

@@ -1,4 +1,4 @@
-//! Requests to the nodes, and what their answers mean.
+//! Requests to the nodes, and the meaning of their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use super::nodes::Slot;
 use crate::support::api::client;
 use crate::support::now_ms;
 
-/// A client gives up after this long.
+/// The request timeout of a client.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Requests under way to one node: one that hangs must not use up all that there may be.
+/// The limit on concurrent requests to one node. A node that hangs must not use up all the
+/// requests.
 const UNDER_WAY_MAX: usize = 40;
 
-/// Sends requests to whichever node is there.
+/// Sends requests to any node that listens.
 #[derive(Clone, Debug)]
 pub struct Caller {
     slots: Vec<Arc<Slot>>,
@@ -25,14 +26,14 @@ pub struct Caller {
     http: reqwest::Client,
 }
 
-/// A node that will take the next request.
+/// A reserved request to a node.
 pub struct Seat {
     pub node: u8,
     address: String,
     _room: OwnedSemaphorePermit,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub struct Reply {
     pub sent_at: i64,
     pub answered_at: i64,
@@ -47,16 +48,16 @@ pub enum Answer {
     },
     /// The connection was refused.
     NotSent,
-    /// It may have been done.
+    /// The request may have been carried out.
     Lost(String),
 }
 
-/// What a refusal means for whoever asked.
+/// The meaning of a refusal for the caller.
 pub enum Refusal {
-    /// Nothing was done.
+    /// The request certainly had no effect.
     Certain(String),
     Unknown(String),
-    /// No request of this traffic should get it.
+    /// No request of this traffic should get this answer.
     Odd(String),
 }
 
@@ -66,7 +67,8 @@ impl Caller {
         Self { slots: slots.to_vec(), room, http: client(PATIENCE) }
     }
 
-    /// One of the nodes that listen and have room; `None` when there is none.
+    /// Reserves a seat at one of the nodes that listen and have room. Returns `None` when there is
+    /// none.
     pub fn seat(&self) -> Option<Seat> {
         let open: Vec<Seat> = self
             .slots
@@ -77,12 +79,12 @@ impl Caller {
                 Some(Seat { node: slot.number(), address, _room: Arc::clone(room).try_acquire_owned().ok()? })
             })
             .collect();
-        // The seats that are not taken are free again at once.
+        // The seats that are not chosen are free again at once.
         let chosen = open.iter().map(|seat| seat.node).collect::<Vec<_>>().choose(&mut rand::rng()).copied()?;
         open.into_iter().find(|seat| seat.node == chosen)
     }
 
-    /// Waits until every request has its answer, or none that is waited for any longer.
+    /// Waits until every request has been answered or has timed out.
     pub async fn wait_idle(&self) {
         for room in &self.room {
             let all = room.acquire_many(u32::try_from(UNDER_WAY_MAX).unwrap());
@@ -114,15 +116,15 @@ impl Caller {
 }
 
 impl Refusal {
-    /// Of a problem. `allowed` are the ends of types that this request may get besides those of a
-    /// node in trouble.
+    /// Classifies a problem. `allowed` are the ends of the problem types that this request may get,
+    /// besides those of a node in trouble.
     pub fn of(status: u16, problem: &Value, has_retry_after: bool, allowed: &[&str]) -> Self {
         let slug = problem["type"].as_str().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default();
         let says_when = has_retry_after || problem["retry_after"].is_number();
         match (status, slug) {
             (503, "outcome-unknown") if says_when => Self::Unknown(slug.to_owned()),
             (503, "busy" | "draining" | "unavailable" | "not-ready") if says_when => Self::Certain(slug.to_owned()),
-            // A node that was frozen while it read the body.
+            // The node was frozen while it read the body.
             (408, "request-timeout") => Self::Certain(slug.to_owned()),
             (_, slug) if allowed.contains(&slug) => Self::Certain(slug.to_owned()),
             _ => Self::Odd(format!("{status} {problem}")),

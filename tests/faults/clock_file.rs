@@ -1,5 +1,5 @@
-//! Moves Postgres's clock: writes the file that `scripts/lib/clock.c` reads in each of its
-//! processes.
+//! Moves Postgres's clock: writes the file that `scripts/lib/clock.c` reads in each Postgres
+//! process.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -8,11 +8,11 @@ use std::time::SystemTime;
 
 use super::clock::{Change, PostgresClock, Reading};
 
-/// The file holds 256 records of three numbers, after as many bytes, the first of which says which
-/// record is valid.
+/// The size of a record. The file has a header of the same size, whose first number says which
+/// record is valid, and then 256 records of three numbers.
 const RECORD_BYTES: u64 = 24;
 
-/// The file, and what was written to it in this round.
+/// The clock file, and everything written to it in this round.
 #[derive(Debug)]
 pub struct ClockFile {
     file: File,
@@ -20,7 +20,7 @@ pub struct ClockFile {
 }
 
 impl ClockFile {
-    /// Opens the file of a breakable stack, and sets Postgres's clock to the machine's.
+    /// Opens the file of a breakable stack, and sets Postgres's clock to the machine's clock.
     pub fn open(path: &str) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).expect("open the file of Postgres's clock");
         let clock = Self { file, done: Mutex::default() };
@@ -28,8 +28,8 @@ impl ClockFile {
         clock
     }
 
-    /// Steps Postgres's clock forward, and has it run fast from then on by so many parts per
-    /// million. What it was fast by before ends.
+    /// Steps Postgres's clock forward, and makes it run fast by `ppm` parts per million from then
+    /// on. An earlier rate ends.
     pub fn step(&self, forward_ms: i64, ppm: i64) {
         let now = now_us();
         let offset = self.offset_us(now) + forward_ms * 1000;
@@ -52,12 +52,12 @@ impl ClockFile {
         self.done.lock().unwrap().changes.last().map_or(0, |change| change.offset_at(at_us))
     }
 
-    /// How far Postgres's clock is ahead of the machine's, in whole milliseconds.
+    /// Returns how far Postgres's clock is ahead of the machine's clock, in whole milliseconds.
     pub fn offset_ms(&self) -> i64 {
         self.offset_us(now_us()).div_euclid(1000)
     }
 
-    /// Notes what Postgres answers when it is asked for the time, if it does.
+    /// Asks Postgres for the time and records the answer.
     pub async fn note_reading(&self, sql: &sqlx::PgPool) -> Result<(), sqlx::Error> {
         let asked_us = now_us();
         let query = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
@@ -67,13 +67,13 @@ impl ClockFile {
         Ok(())
     }
 
-    /// What was done to it in this round.
+    /// Returns the changes of this round.
     pub fn done(&self) -> PostgresClock {
         self.done.lock().unwrap().clone()
     }
 }
 
-/// Microseconds since the epoch by the machine's wall clock.
+/// Returns the microseconds since the epoch by the machine's wall clock.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     i64::try_from(since.as_micros()).unwrap()

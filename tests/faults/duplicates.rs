@@ -1,6 +1,6 @@
-//! Rule 7: a record may stand twice in its topic only where an acknowledgement was lost or a node
-//! seemed dead. So each duplicate is laid to an operation that can do that and went on at the time;
-//! one that none explains is a fault of the program.
+//! Rule 7: a record may be in its topic twice only where an acknowledgement was lost or a node
+//! seemed dead. Each duplicate is therefore attributed to an operation that can cause duplicates
+//! and was going on at the time. A duplicate that no operation explains is a bug of the program.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,17 +10,19 @@ use super::history::{Arrival, History, Span};
 use super::oracle::{Rule, Violation};
 use super::plan::Kind;
 
-/// What an operation has begun comes to an end a little after it: connections are made anew,
-/// answers that were held back arrive.
+/// The effects of an operation end a little after it: clients reconnect, and delayed answers
+/// arrive.
 const AFTERMATH_MS: i64 = 2000;
-/// What is sent while all is slow may be answered after the publish deadline of the nodes (8 s).
+/// Records sent during a slow operation may be acknowledged after the nodes' publish deadline (8
+/// s).
 const DEADLINE_AFTERMATH_MS: i64 = 10_000;
-/// After a quota is gone the broker still holds back those who have sent too much: for as long as
-/// they would have needed for it. A dead node's records, too, arrive that late.
+/// After a quota has ended, the broker still throttles clients that have sent too much, for as long
+/// as the quota would have needed for their data. Records of a dead node arrive as late as that,
+/// too.
 pub const QUOTA_AFTERMATH_MS: i64 = 60_000;
 
-/// Records beyond the first of each task, by the kind of operation that explains them; and those
-/// that none does.
+/// Counts the records beyond the first of each task by the kind of operation that explains them.
+/// Also returns the duplicates that no operation explains, as violations.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
     let mut by_task: HashMap<(Uuid, usize), Vec<&Arrival>> = HashMap::new();
     for record in &history.records {
@@ -42,8 +44,8 @@ pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
     (explained, unexplained)
 }
 
-/// The operation that explains why `record` was published again by `until`: of those that can, the
-/// one that began last.
+/// Returns the operation that explains why `record` was published again by `until`. If several can,
+/// returns the one that began last.
 pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&'a Span> {
     let topic = history.topics.get(record.topic);
     let explains = |span: &&Span| {
@@ -59,8 +61,8 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
     history.spans.iter().filter(explains).max_by_key(|span| span.begin)
 }
 
-/// When all that an operation has begun has come to its end. A quota explains no duplicate, but
-/// what was sent before an operation arrives later by as much as the quota holds it back.
+/// Returns when all effects of an operation have ended. A quota explains no duplicate, but it
+/// delays records that were sent before an operation.
 fn aftermath_end(history: &History, span: &Span) -> i64 {
     let is_slow = span.operation.kind.is_slow_afterwards();
     let end = span.end + if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };

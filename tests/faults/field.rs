@@ -1,5 +1,5 @@
-//! What is broken: a cluster of three nodes, each with ways of its own to the servers of a
-//! breakable stack, and the consumers of its topics.
+//! The system under test: a cluster of three nodes and the consumers of its topics. Each node has
+//! its own proxies to the servers of a breakable stack.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -24,15 +24,15 @@ const READY_DEADLINE: Duration = Duration::from_secs(180);
 const HTTP_DEADLINE: Duration = Duration::from_secs(10);
 const TABLESPACE: &str = "small_disk";
 
-/// How a cluster is set up.
+/// The setup of a cluster.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub name: String,
-    /// Arguments of `serve` besides where the servers are.
+    /// Arguments of `serve`, besides the addresses of the servers.
     pub arguments: Vec<String>,
     pub wishes: Wishes,
     pub tasks_per_second: u32,
-    /// The plan was made to hold each kind of operation.
+    /// True when the plan was made to hold each kind of operation.
     pub is_deck: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Field {
     pub ways: Ways,
     pub slots: Vec<Arc<Slot>>,
     pub http: reqwest::Client,
-    /// Logs, and what is found in the end.
+    /// The folder for logs and results.
     pub folder: PathBuf,
     clock_file: PathBuf,
     pub postgres_clock: Arc<ClockFile>,
@@ -52,7 +52,7 @@ pub struct Field {
     pub unable: Mutex<Vec<(String, i64)>>,
 }
 
-/// Who reads a topic, until it is deleted.
+/// The consumer of a topic, until the topic is deleted.
 struct Reader {
     topic: usize,
     incarnation: usize,
@@ -60,15 +60,15 @@ struct Reader {
 }
 
 impl Setup {
-    /// Leaves and horizon are short, so that leaves come and go and tasks come out of the far table
-    /// within a run. Nothing waits for minutes.
+    /// Leaves and horizon are short, so that within a run leaves are created and retired, and tasks
+    /// move out of the far table. No step takes minutes.
     pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
         let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
         let arguments = ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
         Self { name: name.to_owned(), arguments: arguments.map(str::to_owned).to_vec(), wishes, tasks_per_second, is_deck }
     }
 
-    /// What is measured is measured with the settings that a node has by default.
+    /// Measurements use the default settings of a node.
     pub fn of_measurement(name: &str, tasks_per_second: u32) -> Self {
         let wishes = Wishes { shards: 64, ..Wishes::default() };
         Self { name: name.to_owned(), arguments: Vec::new(), wishes, tasks_per_second, is_deck: false }
@@ -76,7 +76,7 @@ impl Setup {
 }
 
 impl Field {
-    /// A new cluster on a stack, all of it ready.
+    /// Sets up a new cluster on a stack and waits until all of it is ready.
     pub async fn prepare(own: Arc<OwnStack>, setup: &Setup, folder: PathBuf) -> Self {
         let extras = own.extras.clone().expect("the stack is breakable");
         let ways = Ways::new(&extras.toxiproxy).await;
@@ -119,8 +119,8 @@ impl Field {
         Settings { number, arguments, variables, logs: self.folder.clone() }
     }
 
-    /// Of the node whose wall clock can be stepped: the library stands between it and the clock.
-    /// Its monotonic clock is the machine's.
+    /// Returns the environment of the node whose wall clock can be stepped. A preloaded library
+    /// changes its wall clock; its monotonic clock is the machine's.
     fn clock_variables(&self) -> Vec<(String, String)> {
         let file = self.clock_file.to_string_lossy().into_owned();
         [
@@ -133,7 +133,7 @@ impl Field {
         .to_vec()
     }
 
-    /// Puts the wall clock of one node this far ahead of the machine's.
+    /// Sets the wall clock of one node this far ahead of the machine's.
     pub fn step_clock(&self, millis: i64) {
         let new = self.clock_file.with_extension("new");
         std::fs::write(
@@ -175,20 +175,20 @@ impl Field {
         note(&mut self.topics.lock().unwrap()[topic]);
     }
 
-    /// What was read of a topic that is deleted is kept; nothing more comes.
+    /// Stops reading a topic that is deleted. Keeps the records read so far.
     pub fn stop_reading(&self, topic: usize) {
         for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic) {
             reader.consumer.end();
         }
     }
 
-    /// Reads a topic that was made anew.
+    /// Reads a topic that was created again.
     pub fn read_again(&self, topic: usize) {
         let incarnation = self.readers.lock().unwrap().iter().filter(|reader| reader.topic == topic).count();
         self.read(topic, incarnation);
     }
 
-    /// Topic, partition and offset of all that has arrived.
+    /// Returns topic, partition and offset of all records that have arrived.
     pub fn positions(&self) -> HashSet<(usize, i32, i64)> {
         let readers = self.readers.lock().unwrap();
         let positions = readers.iter().flat_map(|reader| {
@@ -213,10 +213,10 @@ impl Field {
             .collect()
     }
 
-    // --- what Postgres holds ---
+    // --- the contents of Postgres ---
 
-    /// Tasks due before `until` of Postgres's clock that wait, follow-ups of all times, and batches
-    /// that are not settled.
+    /// Counts unfinished work: waiting tasks due before `until` by Postgres's clock, follow-ups
+    /// with any due time, and unsettled batches.
     pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
         let query = "select
               (select count(*) from (select id, first_id from task union all select id, first_id from task_far) waiting
@@ -240,14 +240,14 @@ impl Field {
             .collect()
     }
 
-    /// First ids and due times of what waits.
+    /// Returns the first ids and the due times of waiting tasks.
     pub async fn pending(&self) -> Vec<(Uuid, i64)> {
         let query = "select coalesce(first_id, id), round(extract(epoch from punctual_time(id)) * 1000)::bigint
             from (select id, first_id from task union all select id, first_id from task_far) waiting";
         sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read what waits")
     }
 
-    /// Waits until all nodes are ready; says which are not.
+    /// Waits until all nodes are ready. Returns the nodes that are not.
     pub async fn unready(&self) -> Vec<String> {
         let mut unready = Vec::new();
         for slot in &self.slots {
@@ -275,7 +275,7 @@ fn arrival(reader: &Reader, record: &Record) -> Arrival {
     }
 }
 
-/// Moves an empty database to the disk that can be full.
+/// Moves an empty database to the disk that can be filled up.
 async fn put_on_small_disk(own: &OwnStack, database: &str, disk: &str) {
     let mut server = PgConnection::connect(&own.stack.database_url).await.expect("Postgres is up");
     let is_there =
@@ -294,7 +294,7 @@ fn faketime_library() -> String {
     library.expect("libfaketime is installed (`scripts/stack prerequisites --test`)").to_string_lossy().into_owned()
 }
 
-/// Waits until Kafka has done what is asked, which it does not while it is away.
+/// Repeats a request until Kafka carries it out, because Kafka may be down.
 pub async fn insist(what: &str, mut ask: impl AsyncFnMut() -> Result<(), String>) {
     let deadline = Duration::from_secs(90);
     eventually(what, deadline, async || ask().await.inspect_err(|error| eprintln!("{what}: {error}")).is_ok()).await;

@@ -1,24 +1,23 @@
 //! Rule 11: the cluster recovers. A task may be late while an operation holds it up, and for a
-//! bounded time after it. A stretch of waiting that no operation explains is a fault when it is
-//! long.
+//! limited time after it. A long wait that no operation explains is a bug.
 
 use super::duplicates::QUOTA_AFTERMATH_MS;
 use super::history::{History, Span};
 use super::plan::{Kind, Server};
 
-/// What a task may wait without a reason, on a machine that has other things to do.
+/// The longest wait without a reason, on a machine that also does other work.
 pub const UNEXPLAINED_MAX_MS: i64 = 15_000;
-/// Until a server that is back is reached again, and the backlog is out.
+/// The time until a restarted server is reached again and the backlog is published.
 const RECOVERY_MS: i64 = 15_000;
-/// What was sent and had no answer is put off, by up to a minute.
+/// A record that was sent and not acknowledged is deferred by up to a minute.
 const DEFERRED_RECOVERY_MS: i64 = 90_000;
-/// A quota that does its work makes a third of all records this late, and more.
+/// An effective quota makes a third of all records at least this late.
 const HELD_BACK_MS: i64 = 1000;
-/// With fewer records a quota may have nothing to hold back.
+/// With fewer records a quota may have no effect.
 const HELD_BACK_RECORDS_MIN: usize = 300;
 
-/// How long after its end an operation of this kind explains that a task is late; `None` when it
-/// explains nothing, for it should hold up nobody.
+/// Returns how long after its end an operation of this kind explains a late task. Returns `None`
+/// for an operation that should not delay any task.
 const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
     match kind {
         Kind::Quota => Some(QUOTA_AFTERMATH_MS),
@@ -30,7 +29,7 @@ const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
     }
 }
 
-/// The longest stretch between two moments that no operation explains, in milliseconds.
+/// Returns the longest time between two moments that no operation explains, in milliseconds.
 pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -> i64 {
     let reasons = spans.iter().filter_map(|span| {
         let recovery = recovery_ms(span.operation.kind, was_deferred)?;
@@ -46,9 +45,9 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
     longest.max(to - explained_until)
 }
 
-/// True when there were quotas with enough to send under them, and they held hardly anybody back. A
-/// machine that is busy makes some records late by itself, a quota of a quarter of the traffic
-/// most.
+/// Returns true when there were quotas with enough records under them, and they delayed hardly any
+/// record. A busy machine alone makes some records late. A quota of a quarter of the traffic makes
+/// most of them late.
 pub fn is_quota_without_effect(history: &History) -> bool {
     let (mut due_count, mut held_back) = (0, 0);
     for quota in history.spans.iter().filter(|span| span.operation.kind == Kind::Quota) {

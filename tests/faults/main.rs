@@ -1,6 +1,6 @@
-//! The fault runner: three nodes on real servers, traffic, and a list of operations that break what
-//! can be broken, made from a seed; then an oracle holds every record, verdict and receipt against
-//! the promises. docs/faults.md has the oracle in prose, and how to run, replay and keep a run.
+//! The fault runner: three nodes on real servers, traffic, and a list of faults made from a seed.
+//! Afterwards an oracle checks every record, verdict and receipt against the promises.
+//! docs/faults.md describes the oracle in prose, and how to run, replay and keep a run.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -60,13 +60,14 @@ async fn main() -> ExitCode {
         }
     };
     tokio::select! {
-        // What was started is taken down on the way out.
+        // All started processes are stopped on the way out.
         _ = tokio::signal::ctrl_c() => ExitCode::from(130),
         is_kept = run(&args, orders) => if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE },
     }
 }
 
-/// True when every round has kept all promises, and every measurement its figures.
+/// Runs all rounds. Returns true when every round has kept all promises, and every measurement its
+/// limits.
 async fn run(args: &Args, orders: Vec<Order>) -> bool {
     let own = Arc::new(OwnStack::start_breakable("faults").await);
     println!("a stack of its own is up");
@@ -89,7 +90,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     if let Some(path) = &args.json {
         std::fs::write(path, format!("{:#}\n", Value::Array(summaries))).expect("write the summary");
     }
-    // Last, so that it is in whatever end of a log somebody is shown.
+    // The verdict comes last, so that every excerpt from the end of the log contains it.
     match broken.as_slice() {
         [] => println!("all promises were kept"),
         broken => println!("PROMISES BROKEN, in full above:\n{}", broken.join("\n")),
@@ -97,7 +98,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     broken.is_empty()
 }
 
-/// Runs a plan and shows what it has come to; of broken promises, all that is known of them.
+/// Runs a plan and prints its result. For broken promises it prints all evidence.
 async fn judged(own: &Arc<OwnStack>, setup: &Setup, plan: Plan, summaries: &mut Vec<Value>) -> Round {
     println!("{}: {} operations in {} s, seed {}", setup.name, plan.operations.len(), plan.seconds, plan.seed);
     let round = round::run(own, setup, plan).await;

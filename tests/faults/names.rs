@@ -1,5 +1,5 @@
-//! Rule 4, of names: the requests of one name come one after the other, so what each is answered
-//! follows from those before it, until one has no answer.
+//! Rule 4 for names: the requests of one name come one after another. The answer to each follows
+//! from the earlier requests, until a request has no answer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,18 +13,17 @@ enum Request<'a> {
     Cancel(&'a Cancel),
 }
 
-/// What is known of a name at some moment.
+/// The knowledge about a name at some moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// A request without an answer may take effect at any later moment, so nothing is known from
-    /// then on.
+    /// Unknown. A request without an answer may take effect at any later moment.
     Nothing,
     Free,
-    /// It stands for this task.
+    /// The name stands for this task.
     Task(Uuid),
 }
 
-/// Goes through the requests of each name. `state` says what became of a task.
+/// Checks the requests of each name in order. `state` returns the final state of a task.
 pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> Vec<Violation> {
     let mut names: HashMap<(usize, &str), Vec<(i64, Request<'_>)>> = HashMap::new();
     for submit in &history.submits {
@@ -61,8 +60,8 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
     violations
 }
 
-/// A name that was only ever POSTed stands for one task, however many of its submits had no answer
-/// and were repeated.
+/// Checks that a name used only in POSTs stands for one task, even if many of its submits had no
+/// answer and were retried.
 fn check_one_task(name: &str, requests: &[(i64, Request<'_>)], arrived: &HashMap<u64, HashSet<Uuid>>) -> Option<Violation> {
     let mut tasks: HashSet<Uuid> = HashSet::new();
     for (_, request) in requests {

@@ -1,4 +1,4 @@
-//! The nodes, each with somebody who starts it again when it ends, as a service manager does.
+//! The nodes, each with a supervisor that restarts it when it ends, as a service manager does.
 
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -10,7 +10,7 @@ use crate::support::{Node, now_ms, wait};
 
 const LOOK_EVERY_MS: i64 = 50;
 
-/// What a node is started with.
+/// The start settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub number: u8,
@@ -19,12 +19,12 @@ pub struct Settings {
     pub logs: PathBuf,
 }
 
-/// A place for a node: one process after the other.
+/// A place for a node: one process after another.
 #[derive(Debug)]
 pub struct Slot {
     settings: Settings,
     life: Mutex<Life>,
-    /// Where the node's API is, while it is known.
+    /// The address of the node's API, while it is known.
     address: RwLock<Option<String>>,
 }
 
@@ -34,12 +34,12 @@ struct Life {
     count: usize,
     /// False between a kill and its restart.
     is_wanted: bool,
-    /// The ends of nodes that nobody has killed.
+    /// Exits of nodes that the runner did not cause.
     ended_by_themselves: Vec<String>,
 }
 
 impl Slot {
-    /// Starts a node, and starts it again whenever it ends.
+    /// Starts a node, and restarts it whenever it ends.
     pub fn start(settings: Settings) -> Arc<Self> {
         let life = Life { is_wanted: true, ..Life::default() };
         let slot = Arc::new(Self { settings, life: Mutex::new(life), address: RwLock::default() });
@@ -88,12 +88,12 @@ impl Slot {
         self.settings.number
     }
 
-    /// Where its API is; `None` while it starts, or is dead.
+    /// Returns the address of its API, or `None` while it starts or is dead.
     pub fn address(&self) -> Option<String> {
         self.address.read().unwrap().clone()
     }
 
-    /// kill -9; it stays down.
+    /// Kills the node with SIGKILL. It stays down.
     pub async fn kill(&self) {
         let mut life = self.life.lock().await;
         life.is_wanted = false;
@@ -103,7 +103,7 @@ impl Slot {
         }
     }
 
-    /// Ends it in good order; it stays down.
+    /// Shuts the node down gracefully. It stays down.
     pub async fn end(&self, deadline: Duration) {
         let mut life = self.life.lock().await;
         life.is_wanted = false;

@@ -1,5 +1,5 @@
-//! The oracle: holds a history against the promises. docs/faults.md has its rules in prose, by the
-//! same numbers; each is tried in `tests/oracle.rs` on a history that breaks it.
+//! The oracle: checks a history against the promises. docs/faults.md lists its rules in prose, by
+//! the same numbers. `tests/oracle.rs` tests each rule on a history that breaks it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -12,15 +12,15 @@ use super::lateness;
 use super::names;
 use super::plan::Kind;
 
-/// A payload above this may be over the limit of the topic whose limit is lowered (2,000 bytes,
-/// with headers and the batch's overhead).
+/// A payload above this size may exceed the limit of the topic whose limit is lowered (2,000 bytes,
+/// including headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
 
-/// The window of the cluster: nothing is claimed before it, so nobody is told `too_late` before it;
-/// and what the clocks of nodes may be wrong by.
+/// The window of the cluster, plus the error of the nodes' clocks. No task is claimed before the
+/// window, so no cancel is answered `too_late` before it.
 const WINDOW_MS: i64 = 200 + 100;
 
-/// Which promise is broken.
+/// The promise that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rule {
     Lost,
@@ -45,19 +45,21 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What the oracle has found.
+/// The findings of the oracle.
 #[derive(Debug, Default)]
 pub struct Judgement {
     pub violations: Vec<Violation>,
     pub counts: Counts,
-    /// Records more than one per task, by the kind of operation that explains them.
+    /// The number of records beyond the first of each task, by the kind of operation that explains
+    /// them.
     pub duplicates: BTreeMap<Kind, usize>,
-    /// Of each kind: how often it was done, and the records at stake: due before it ended, and
-    /// appended after it began.
+    /// For each kind: how often it was done, and the number of records at stake. Records at stake
+    /// are due before it ended and appended after it began.
     pub stakes: BTreeMap<Kind, (usize, usize)>,
-    /// From when each task was due by Postgres's clock until its first record was appended, sorted.
+    /// The time from each task's due time, by Postgres's clock, until its first record was
+    /// appended. Sorted.
     pub lateness: Vec<i64>,
-    /// The longest that a task waited without a reason.
+    /// The longest wait of a task without a reason.
     pub unexplained_max: i64,
 }
 
@@ -68,7 +70,7 @@ pub struct Counts {
     pub replaced: usize,
     pub refused: usize,
     pub unknown: usize,
-    /// Of the unknown ones, those that turned out to be stored.
+    /// The number of unknown submits that turned out to be stored.
     pub unknown_stored: usize,
     pub cancels: usize,
     pub cancelled: usize,
@@ -79,11 +81,12 @@ pub struct Counts {
     pub withdrawn: usize,
     pub dead: usize,
     pub pending: usize,
-    /// Published by their receipt, in a topic that was deleted before the consumer came to them.
+    /// Tasks published according to their receipt, in a topic that was deleted before the consumer
+    /// reached them.
     pub by_receipt: usize,
 }
 
-/// All that there is of one task.
+/// Everything that the history contains about one task.
 #[derive(Default)]
 struct Traces<'a> {
     submit: Option<&'a Submit>,
@@ -94,13 +97,13 @@ struct Traces<'a> {
 struct Case<'a> {
     history: &'a History,
     tasks: HashMap<Uuid, Traces<'a>>,
-    /// Ids, and names by topic, that some request may have withdrawn.
+    /// Ids, and names by topic, that some request may have cancelled.
     withdrawn_ids: HashSet<Uuid>,
     withdrawn_names: HashSet<(usize, &'a str)>,
     found: Judgement,
 }
 
-/// Judges a run. `is_whole` asks for each kind of operation with records at stake.
+/// Judges a run. `is_whole` demands each kind of operation, with records at stake.
 pub fn judge(history: &History, is_whole: bool) -> Judgement {
     let mut case = Case::new(history);
     case.count();
@@ -123,7 +126,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
 }
 
 impl<'a> Traces<'a> {
-    /// The final state, if there is exactly one.
+    /// Returns the final state, if there is exactly one.
     fn state(&self) -> Option<&'a str> {
         let mut last = self.lines.iter().filter(|line| line.is_final());
         last.next().filter(|_| last.next().is_none()).map(|line| line.state.as_str())
@@ -196,8 +199,8 @@ impl<'a> Case<'a> {
         counts.records = self.history.records.len();
     }
 
-    /// Rule 6: what nobody was told to be accepted is there only if its submit has no answer; and a
-    /// submit is stored once.
+    /// Rule 6: a task that was never reported as accepted may exist only if its submit has no
+    /// answer, and a submit is stored at most once.
     fn bind_strangers(&mut self) {
         let by_serial: HashMap<u64, &'a Submit> = self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
         let mut owners: HashMap<u64, Uuid> =
@@ -239,7 +242,7 @@ impl<'a> Case<'a> {
         self.history.topics.iter().position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
     }
 
-    /// Rules 1 to 5, of one task.
+    /// Rules 1 to 5, for one task.
     fn check_task(&mut self, id: Uuid) {
         let task = std::mem::take(self.tasks.get_mut(&id).expect("it is one of them"));
         let finals: Vec<&Line> = task.lines.iter().copied().filter(|line| line.is_final()).collect();
@@ -296,14 +299,14 @@ impl<'a> Case<'a> {
             self.add(rule, Some(id), format!("published by a receipt without an offset: {position:?} at {at}"));
             return;
         }
-        // Two incarnations of a topic may have it at the same place.
+        // Two incarnations of a topic may have the record at the same place.
         let there = || task.records.iter().filter(|record| (record.partition, record.offset) == position);
         match there().find(|record| record.at == at).or_else(|| there().next()) {
             Some(record) if record.at == at && line.lateness == Some(at - line.due_at) => {}
             Some(record) => {
                 let what =
                     format!("published at {at} by its receipt, {} late; appended at {}", line.lateness.unwrap_or(-1), record.at);
-                // What stands at this place of another incarnation of the topic is another record.
+                // A record at this place of another incarnation of the topic is another record.
                 if !self.may_be_unread(line, at) {
                     self.add(Rule::WrongReceipt, Some(id), what);
                 }
@@ -327,13 +330,13 @@ impl<'a> Case<'a> {
         }
         let name = task.submit.and_then(|submit| Some((submit.topic, submit.name.as_deref()?)));
         let is_wanted = self.withdrawn_ids.contains(&id) || name.is_some_and(|name| self.withdrawn_names.contains(&name));
-        // Of a submit without an answer, and without a record, the name is not known.
+        // If a submit has neither an answer nor a record, its name is not known.
         if !is_wanted && task.submit.is_some() {
             self.add(Rule::WrongVerdict, Some(id), "cancelled, and nobody has asked for it".to_owned());
         }
     }
 
-    /// Rule 5: a task is given up on only for what was done to its topic.
+    /// Rule 5: a task is dead only because of an operation on its topic.
     fn check_dead(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
         let Some(topic) = self.topic_of(line).map(|topic| &self.history.topics[topic]) else {
             self.add(Rule::WrongDeadLetter, Some(id), format!("a dead letter of an unknown topic: {line:?}"));
@@ -351,7 +354,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Rules 2 and 3: nothing is early, nothing is changed.
+    /// Rules 2 and 3: no record is early, and no record is changed.
     fn check_records(&mut self, id: Uuid, task: &Traces<'a>) {
         let due_at = match task.submit.map(|submit| (&submit.outcome, submit.due_at)) {
             Some((Outcome::Accepted { due_at, .. }, _)) => Some(*due_at),
@@ -382,7 +385,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Rule 11: lateness has a reason. What was submitted late is due when it was accepted.
+    /// Rule 11: lateness has a reason. A task that was submitted late is due when it was accepted.
     fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
         let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some()) else { return };
         let wait = (due_at.max(submit.answered_at), at);
@@ -409,7 +412,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Who asks before the window is in time.
+    /// A cancel that is requested before the window is in time.
     fn check_in_time(&self, id: Uuid, answered_at: i64) -> Option<String> {
         let submit = self.tasks.get(&id)?.submit?;
         let Outcome::Accepted { due_at, .. } = submit.outcome else { return None };
@@ -422,7 +425,7 @@ impl<'a> Case<'a> {
             Target::Id(id) => Some(id),
             Target::Name(..) => None,
         };
-        // A task with a name is cancelled by its id only where somebody was told before that it was
+        // A task with a name is cancelled by its id only after a client was told that it was
         // replaced.
         let is_replaced = target.and_then(|id| self.tasks.get(&id)?.submit).is_some_and(|submit| submit.name.is_some());
         let (id, wrong) = match &cancel.verdict {
@@ -443,14 +446,14 @@ impl<'a> Case<'a> {
             Verdict::TooLate { id, receipt } => {
                 let id = target.or(*id);
                 let task = id.and_then(|id| self.tasks.get(&id));
-                // One that was deferred because it certainly never left may be withdrawn after all,
-                // by a later cancel.
+                // A task that was deferred because it certainly never left may still be cancelled
+                // by a later request.
                 let is_cancelled = task.is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
                 let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
                 let wrong = wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
                 (id, wrong.or_else(|| task.zip(*receipt).and_then(|(task, receipt)| self.check_told(task, receipt))))
             }
-            // Cancels by name are held against the other requests of the name.
+            // Cancels by name are checked against the other requests of the name.
             Verdict::NotFound => (target, target.map(|_| "told `not_found`, and it was accepted before".to_owned())),
             Verdict::Refused { .. } | Verdict::Unknown { .. } => (None, None),
         };
@@ -460,25 +463,25 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// What was replaced is cancelled, and the task in its place is one of the same name.
+    /// A replaced task is cancelled, and the task in its place has the same name.
     fn check_replaced(&self, id: Option<Uuid>, by: Option<Uuid>) -> Option<String> {
         let state = self.state_of(id);
         if state != Some("cancelled") {
             return Some(format!("told `replaced`, and {state:?}"));
         }
         let Some(by) = by.and_then(|by| self.tasks.get(&by)) else {
-            // Of a PUT without an answer, and not published yet.
+            // The task of a PUT without an answer, not published yet.
             let waits = by.is_some_and(|by| self.history.pending.contains_key(&by));
             return (!waits).then(|| format!("told `replaced` by {by:?}, which nobody knows"));
         };
         let name_of = |task: &Traces<'a>| task.submit.map(|submit| (submit.topic, submit.name.as_deref()));
         let former = id.and_then(|id| self.tasks.get(&id)).and_then(name_of);
-        // Of a PUT without an answer the name is not known, unless its task was published.
+        // After a PUT without an answer the name is unknown, unless its task was published.
         let is_other = name_of(by).zip(former).is_some_and(|(name, former)| name != former);
         is_other.then(|| format!("told `replaced` by a task of another name: {:?}", name_of(by)))
     }
 
-    /// A receipt that a cancel was told.
+    /// Checks a receipt that a cancel returned.
     fn check_told(&self, task: &Traces<'a>, receipt: (i32, i64)) -> Option<String> {
         let is_there = task.records.iter().any(|record| (record.partition, record.offset) == receipt);
         let is_unread = task.lines.iter().any(|line| line.published_at.is_some_and(|at| self.may_be_unread(line, at)));
@@ -489,7 +492,7 @@ impl<'a> Case<'a> {
         id.and_then(|id| self.tasks.get(&id)).and_then(Traces::state)
     }
 
-    /// Rule 10: a fault proves something only while there is something to break.
+    /// Rule 10: a fault is evidence only while there are records that it can affect.
     fn check_stakes(&mut self, is_whole: bool) {
         for span in &self.history.spans {
             let kind = span.operation.kind;
@@ -502,7 +505,7 @@ impl<'a> Case<'a> {
             entry.0 += 1;
             entry.1 += count;
         }
-        // One that does nothing proves nothing either.
+        // An operation without an effect is no evidence either.
         for (begin, end) in &self.history.topics[UNAVAILABLE].refusals {
             let is_taken = |record: &&Arrival| record.topic == UNAVAILABLE && (*begin..*end).contains(&record.at);
             if let Some(taken) = self.history.records.iter().find(is_taken) {
@@ -532,7 +535,8 @@ impl Judgement {
         self.violations.iter().filter(|violation| violation.rule == rule).count()
     }
 
-    /// The lateness in milliseconds that this share of the tasks does not pass; 0 without records.
+    /// Returns the lateness in milliseconds that this share of the tasks does not exceed; 0 without
+    /// records.
     pub fn lateness_at(&self, quantile: f64) -> i64 {
         let rank = (quantile * self.lateness.len() as f64).ceil() as usize;
         self.lateness.get(rank.max(1) - 1).copied().unwrap_or_default()

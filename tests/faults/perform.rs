@@ -14,16 +14,16 @@ use super::plan::{Kind, Operation, Plan, Resource};
 use super::quota;
 use crate::support::{eventually_some, now_ms, wait};
 
-/// Of the topic whose limit is lowered, in bytes.
+/// The lowered limit of a topic, in bytes.
 const LIMIT_LOW: &str = "2000";
 const LIMIT_HIGH: &str = "1048588";
 const RESTART_DEADLINE: Duration = Duration::from_secs(180);
-/// Shorter than the time between two steps of a clock.
+/// The deadline of a reading, shorter than the time between two steps of a clock.
 const READING_DEADLINE: Duration = Duration::from_millis(400);
 
-/// Carries a plan out; returns when everything is undone again. What takes longer than it was
-/// planned to, on a machine that is slow, delays what comes after it: the plan keeps its shape.
-/// What needs the same does not overlap in any case.
+/// Carries out a plan. Returns when everything is undone again. On a slow machine an operation that
+/// takes longer than planned delays the later ones, so the plan keeps its shape. Operations that
+/// need the same resource never overlap.
 pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&Span)) -> Vec<Span> {
     let locks: HashMap<Resource, Mutex<()>> =
         plan.operations.iter().map(|operation| (operation.resource(), Mutex::default())).collect();
@@ -62,8 +62,9 @@ pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&
     spans
 }
 
-/// A broker takes a topic's settings up a moment after the controller has said yes; on a machine
-/// that stands still meanwhile, a long one.
+/// The time until a broker certainly applies a topic's new settings. The broker does so a moment
+/// after the controller has confirmed them. On a machine that stalls meanwhile, that moment is
+/// long.
 const TAKEN_UP_MS: i64 = 2000;
 
 async fn carry_out(field: &Field, operation: &Operation) {
@@ -93,7 +94,7 @@ async fn carry_out(field: &Field, operation: &Operation) {
         Kind::KafkaStop => restart(field, "kafka", Stop::InGoodOrder, lasts).await,
         Kind::KafkaKill => restart(field, "kafka", Stop::AtOnce, lasts).await,
         Kind::TopicUnavailable => {
-            // One of its two replicas is away.
+            // One of its two replicas is down.
             alter(field, UNAVAILABLE, ("min.insync.replicas", "2")).await;
             let begin = now_ms() + TAKEN_UP_MS;
             until_undone().await;
@@ -135,15 +136,15 @@ async fn carry_out(field: &Field, operation: &Operation) {
     }
 }
 
-/// Steps Postgres's clock forward, the steps spread evenly, and slews it all the while. Nothing is
-/// undone: a clock that goes back is another fault.
+/// Steps Postgres's clock forward, with the steps spread evenly, and slews it all the while. The
+/// change is not undone, because a clock that goes back is another fault.
 async fn move_postgres_clock(field: &Field, operation: &Operation, lasts: i64) {
     let (begin, steps) = (now_ms(), operation.steps().map(i64::from).collect::<Vec<_>>());
     let count = i64::try_from(steps.len()).unwrap().max(1);
     for (index, step) in (0..count).zip(steps.into_iter().chain([0])) {
         wait::until(begin + lasts * index / count).await;
         field.postgres_clock.step(step, operation.by);
-        // Postgres may be away just now; in the end of a round it answers.
+        // Postgres may be down at this moment, but it answers at the end of a round.
         let reading = field.postgres_clock.note_reading(&field.cluster.sql);
         if !matches!(tokio::time::timeout(READING_DEADLINE, reading).await, Ok(Ok(()))) {
             eprintln!("Postgres did not say what its clock shows");
@@ -181,10 +182,11 @@ async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
     field.own.start_again(service).await;
 }
 
-/// Kills the backend of a claim loop as the kernel would when memory runs out: Postgres then ends
-/// all the others and recovers.
+/// Kills the backend of a claim loop, as the kernel would when memory runs out. Postgres then ends
+/// all other backends and recovers.
 async fn crash_postgres(field: &Field) {
-    // Its node may be killed or cut off just now: then it is gone, and another one is taken.
+    // The node of the backend may be killed or cut off at this moment. The backend is then gone,
+    // and another one is chosen.
     let pid = eventually_some("the backend of a claim loop is killed", RESTART_DEADLINE, async || {
         let query =
             "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim' limit 1";
@@ -194,8 +196,8 @@ async fn crash_postgres(field: &Field) {
     })
     .await;
     eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
-        // The pool may have been given a connection that was about to end; whoever answers now is
-        // of after the crash.
+        // The pool may have returned a connection that was about to end. An answer now comes from
+        // after the crash.
         let alive = sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1").bind(pid);
         alive.fetch_one(&field.cluster.sql).await.ok().filter(|count| *count == 0)
     })
@@ -212,10 +214,10 @@ async fn alter(field: &Field, topic: usize, setting: (&str, &str)) {
 
 async fn delete_topic(field: &Field, lasts: i64) {
     let (name, begin) = (field.topic_name(DELETED), now_ms());
-    // Known from the start: what is judged meanwhile must be so, too.
+    // The absence is recorded before the deletion, so that answers in between are judged correctly.
     field.note(DELETED, |topic| topic.absences.push((begin, i64::MAX)));
     insist(&format!("topic {name} is deleted"), async || match field.cluster.try_delete_topic(&name).await {
-        // A repeated request, of which the first had no answer.
+        // A retry of a request whose first answer was lost.
         Err(error) if error.contains("UnknownTopic") => Ok(()),
         other => other,
     })
@@ -234,7 +236,7 @@ async fn etcd(field: &Field) -> Client {
 
 async fn empty_etcd(field: &Field) {
     let mut client = etcd(field).await;
-    // Nodes may be about to make their keys again.
+    // Nodes may be about to create their keys again.
     eventually_some("there are keys in etcd to delete", RESTART_DEADLINE, async || {
         let answer = client.delete("", Some(DeleteOptions::new().with_all_keys())).await.ok()?;
         (answer.deleted() > 0).then_some(())
@@ -242,11 +244,11 @@ async fn empty_etcd(field: &Field) {
     .await;
 }
 
-/// As if all had run out at the same moment.
+/// Revokes all leases, as if all had expired at the same moment.
 async fn revoke_leases(field: &Field) {
     let mut client = etcd(field).await;
     let prefix = format!("{}/nodes/", field.cluster.name);
-    // A node may be about to make its key.
+    // A node may be about to create its key.
     let leases = eventually_some("a node has its key in etcd", RESTART_DEADLINE, async || {
         let keys = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await.ok()?;
         let leases: Vec<i64> = keys.kvs().iter().map(etcd_client::KeyValue::lease).filter(|lease| *lease != 0).collect();
@@ -254,7 +256,7 @@ async fn revoke_leases(field: &Field) {
     })
     .await;
     for lease in leases {
-        // It may have run out by itself.
+        // The lease may have expired by itself.
         if let Err(error) = client.lease_revoke(lease).await {
             eprintln!("lease {lease:x}: {error}");
         }

@@ -1,13 +1,14 @@
-//! What is done to a cluster, and when: a list of operations, made from a seed, written as text,
-//! one operation a line, and read again.
+//! The plan of a run: a list of operations with their times. It is made from a seed, written as
+//! text with one operation a line, and read back.
 //!
 //! ```text
 //! # seed=7 seconds=50
 //! 1200 freeze-node node=2 for=4100
 //! 3050 delay-kafka node=1 for=2500 by=300
 //! ```
-//! Times are in milliseconds from the start of the traffic. `by` is milliseconds of delay or of a
-//! node's clock, bytes a second of a quota, and parts per million of Postgres's clock.
+//! Times are in milliseconds from the start of the traffic. The unit of `by` depends on the
+//! operation: milliseconds of delay or of a node's clock, bytes per second of a quota, or parts per
+//! million of Postgres's clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,25 +17,26 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Nodes of a cluster; the ways of a breakable stack are for as many.
+/// The nodes of a cluster. A breakable stack has proxies for this many.
 pub const NODES: u8 = 3;
 /// The node whose wall clock can be stepped.
 pub const CLOCK_NODE: u8 = 3;
-/// From this length on there is room to let the cluster come to rest between operations.
+/// Runs of at least this length leave time for the cluster to recover between operations.
 const ROOMY_FROM_SECONDS: u64 = 150;
-/// Steps of Postgres's clock in one operation, and how long each may be.
+/// The most steps of Postgres's clock in one operation, and how long each may be.
 pub const STEPS_MAX: usize = 4;
 const STEP_MS: std::ops::RangeInclusive<u16> = 200..=8000;
-/// All steps of one operation together. A node that is cut off from Postgres meanwhile sees them as
-/// one, and follows at once only what is no more than 10 s.
+/// The limit on the sum of all steps of one operation. A node that is cut off from Postgres
+/// meanwhile sees them as one step, and follows at once only a step of at most 10 s.
 const STEPS_SUM_MAX_MS: u16 = 9000;
-/// What a client may send in a second: about a quarter of a node's share of the usual traffic. Less
-/// would hold it back for minutes: what gathers while it is held back counts against it as well.
+/// The bytes that a client may send per second: about a quarter of a node's share of the usual
+/// traffic. A lower quota would throttle it for minutes, because the backlog that builds up
+/// meanwhile counts against the quota as well.
 const QUOTA_BYTES: std::ops::RangeInclusive<i64> = 3000..=4000;
-/// A run must be so long that each kind of operation finds its place.
+/// The shortest run in which each kind of operation finds its place.
 pub const COMPLETE_FROM_SECONDS: u64 = 40;
-/// Operations of a lap that may fall into an outage of Kafka or Postgres, where they meet no
-/// records.
+/// The most operations of a lap that may fall into an outage of Kafka or Postgres, where they
+/// affect no records.
 const QUIET_MAX: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -44,14 +46,14 @@ pub enum Server {
     Kafka,
 }
 
-/// What is done.
+/// The kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
-    /// kill -9 of a node; started again after the span.
+    /// kill -9 of a node, which is started again after the span.
     KillNode,
     /// SIGSTOP of a node, SIGCONT after the span.
     FreezeNode,
-    /// Postgres is told to end its sessions and stop, and is started again.
+    /// A fast shutdown of Postgres, which ends its sessions, and a start.
     PostgresStop,
     /// Postgres stops at once (SIGQUIT): the next start recovers from the WAL.
     PostgresImmediate,
@@ -62,11 +64,11 @@ pub enum Kind {
     KafkaStop,
     /// kill -9 of Kafka.
     KafkaKill,
-    /// One topic wants more replicas in sync than it has.
+    /// One topic demands more in-sync replicas than it has.
     TopicUnavailable,
-    /// One topic is deleted, and made again.
+    /// One topic is deleted and created again.
     TopicDeleted,
-    /// One topic takes smaller records only.
+    /// One topic accepts smaller records only.
     TopicLimit,
     EtcdStop,
     /// kill -9 of etcd.
@@ -77,15 +79,15 @@ pub enum Kind {
     EtcdLeases,
     /// Connections of a node to a server break, and new ones are refused.
     Cut(Server),
-    /// What passes between a node and a server takes longer.
+    /// Traffic between a node and a server is delayed.
     Delay(Server),
-    /// What a node sends arrives at a server; what the server answers never comes.
+    /// A node's requests arrive at a server, but the server's answers never arrive at the node.
     HalfOpen(Server),
     /// The wall clock of a node is stepped, its monotonic clock is not.
     ClockStep,
     /// Postgres's clock is stepped forward several times, and runs fast or slow in between.
     PostgresClock,
-    /// Kafka takes only so many bytes a second from each client.
+    /// Kafka limits the bytes per second of each client.
     Quota,
 }
 
@@ -119,7 +121,7 @@ const NAMES: [(Kind, &str); 27] = [
     (Kind::Quota, "quota"),
 ];
 
-/// What an operation has for itself while it lasts.
+/// A resource that an operation has exclusively while it lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Resource {
     Node(u8),
@@ -136,22 +138,22 @@ pub enum Resource {
 pub struct Operation {
     pub at: u64,
     pub kind: Kind,
-    /// Of operations on a node or its ways.
+    /// The node, for operations on a node or its proxies.
     pub node: u8,
-    /// From when it is done to when it is undone.
+    /// The time from the start of the operation to its undo.
     pub lasts: u64,
-    /// Milliseconds by which answers are delayed, or a node's clock is stepped; parts per million
-    /// by which Postgres's clock runs fast; bytes a second that a client may send to Kafka.
+    /// Milliseconds by which answers are delayed or a node's clock is stepped. Or parts per million
+    /// by which Postgres's clock runs fast. Or bytes per second that a client may send to Kafka.
     pub by: i64,
-    /// Milliseconds by which Postgres's clock is stepped forward, one after the other; then zeros.
+    /// The forward steps of Postgres's clock in milliseconds, one after another, then zeros.
     pub steps: [u16; STEPS_MAX],
 }
 
-/// All of a run that depends on its seed and is decided before.
+/// All parts of a run that depend on its seed and are decided in advance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// How long there is traffic.
+    /// The duration of the traffic.
     pub seconds: u64,
     pub operations: Vec<Operation>,
 }
@@ -165,22 +167,22 @@ impl Kind {
         NAMES.iter().find(|(kind, _)| *kind == self).map_or("?", |(_, name)| name)
     }
 
-    /// True when a record may stand twice in a topic because of it: an acknowledgement is lost on
-    /// its way, or what was settled is undone, or a node seems to be dead. Nothing else may be the
-    /// cause of a duplicate.
+    /// Returns true when this operation may cause a duplicate record: an acknowledgement is lost, a
+    /// settle is undone, or a node seems dead. No other operation may cause one.
     pub const fn may_duplicate(self) -> bool {
         match self {
             Self::KillNode | Self::FreezeNode | Self::PostgresStop | Self::PostgresImmediate | Self::PostgresCrash => true,
             Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted | Self::TopicLimit => true,
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => !matches!(server, Server::Etcd),
             Self::DiskFull | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
-            // Slow is not dead, and no clock decides whether a node lives.
+            // A slow server is not dead, and no clock decides whether a node lives.
             Self::ClockStep | Self::PostgresClock | Self::Quota => false,
         }
     }
 
-    /// True when records take long for a while after it: a broker that has just started is slow,
-    /// and so are records that go alone because one beside them was over the topic's limit.
+    /// Returns true when records are slow for a while after the operation. A broker that has just
+    /// started is slow. So are records that are sent alone because a record in the same request was
+    /// over the topic's limit.
     pub const fn is_slow_afterwards(self) -> bool {
         matches!(self, Self::KafkaStop | Self::KafkaKill | Self::TopicLimit)
     }
@@ -189,16 +191,16 @@ impl Kind {
         matches!(self, Self::KillNode | Self::FreezeNode | Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) | Self::ClockStep)
     }
 
-    /// The shortest and the longest it lasts, in milliseconds, and about how long the servers then
-    /// need to be back.
+    /// Returns its shortest and its longest duration, and roughly the time that the servers then
+    /// need to recover. All are in milliseconds.
     const fn span(self) -> (u64, u64, u64) {
         match self {
             Self::KillNode => (300, 3000, 1500),
             Self::FreezeNode => (500, 5000, 300),
             Self::PostgresStop | Self::PostgresImmediate => (200, 1500, 1200),
             Self::PostgresCrash => (0, 0, 1000),
-            // Shorter than the session TTL: a node whose heartbeats alone do not fit in must not
-            // seem dead.
+            // Shorter than the session TTL: a node whose heartbeats alone fail on a full disk must
+            // not seem dead.
             Self::DiskFull => (700, 1200, 300),
             Self::KafkaStop => (200, 1000, 5500),
             Self::KafkaKill => (200, 1000, 5500),
@@ -210,7 +212,7 @@ impl Kind {
             Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) => (400, 3200, 300),
             Self::ClockStep => (1000, 2500, 200),
             Self::PostgresClock => (1500, 4000, 200),
-            // Shorter ones would be over before the broker holds anything back.
+            // A shorter quota would end before the broker throttles any client.
             Self::Quota => (5000, 8000, 300),
         }
     }
@@ -233,7 +235,7 @@ impl Operation {
         }
     }
 
-    /// When it should be undone and the servers back.
+    /// Returns when the operation should be undone and the servers recovered.
     pub fn over_at(&self) -> u64 {
         self.at + self.lasts + self.kind.span().2
     }
@@ -243,20 +245,20 @@ impl Operation {
         self.steps.into_iter().filter(|step| *step > 0)
     }
 
-    /// True when the cluster may publish nothing while it lasts.
+    /// Returns true when the cluster may publish no records while it lasts.
     pub fn is_outage(&self) -> bool {
         matches!(self.resource(), Resource::Server(Server::Kafka | Server::Postgres))
     }
 
-    /// True when it is not yet undone at that time.
+    /// Returns true when the operation is not yet undone at that time.
     const fn lasts_at(&self, at: u64) -> bool {
         at <= self.at + self.lasts
     }
 
     fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
-        // A full disk must stay shorter than the session's TTL, and the debt that a quota makes
-        // grows with its span.
+        // A full disk must stay shorter than the session's TTL, and the debt of a quota grows with
+        // its duration.
         let is_fixed = matches!(kind, Kind::DiskFull | Kind::Quota);
         let longest = if is_roomy && !is_fixed { longest * 2 } else { longest };
         let lasts = chance.random_range(shortest..=longest);
@@ -277,12 +279,13 @@ impl Operation {
 }
 
 impl Plan {
-    /// Operations of each kind, in an order that the seed decides, and again while there is time.
-    /// At most two lanes of them go on at a time, and no two with the same resource.
+    /// Makes a plan with operations of each kind, in an order that the seed decides, and repeats
+    /// them while there is time. At most two lanes of operations run at a time, and no two use the
+    /// same resource.
     pub fn new(seed: u64, seconds: u64) -> Self {
         let mut chance = StdRng::seed_from_u64(seed);
         let is_roomy = seconds >= ROOMY_FROM_SECONDS;
-        // A short run has no time for a second lap that it could not end.
+        // A short run has no time for a second lap, because it could not finish it.
         let end = seconds.saturating_mul(1000).saturating_sub(if is_roomy { 20_000 } else { 3000 });
         let mut operations: Vec<Operation> = Vec::new();
         let mut lanes = [(1000_u64, None::<Operation>), (1500, None)];
@@ -290,7 +293,7 @@ impl Plan {
         loop {
             let mut deck: Vec<Kind> = Kind::all().collect();
             deck.shuffle(&mut chance);
-            // One lap in two has one lane only: what comes twice in it has one possible cause.
+            // Every second lap has only one lane, so that a duplicate in it has one possible cause.
             let lane_count = if is_roomy && lap % 2 == 1 { 1 } else { lanes.len() };
             let mut quiet_left = QUIET_MAX;
             while !deck.is_empty() {
@@ -299,7 +302,7 @@ impl Plan {
                     operations.sort_by_key(|operation| operation.at);
                     return Self { seed, seconds, operations };
                 }
-                // What goes on in the other lane.
+                // The operation in the other lane.
                 let (until, last) = lanes[1 - lane];
                 let other = last.filter(|_| until > at);
                 let drawn: Vec<Operation> = deck.iter().map(|kind| Operation::random(*kind, at, is_roomy, &mut chance)).collect();
@@ -309,13 +312,13 @@ impl Plan {
                     continue;
                 };
                 let operation = drawn[index];
-                // What is done while Kafka or Postgres is away may meet no records: its turn is
-                // still to come.
+                // An operation during an outage of Kafka or Postgres may affect no records, so it
+                // is drawn once more.
                 let is_quiet = other.is_some_and(|other| other.is_outage());
                 let silences = other.filter(|other| operation.is_outage() && !other.is_outage() && other.lasts_at(at));
                 if (is_quiet || silences.is_some()) && quiet_left == 0 {
-                    // Two lanes that are in each other's quiet would never get on: this one waits
-                    // for the other.
+                    // Two lanes that wait for each other's outage would never advance, so this lane
+                    // waits for the other.
                     lanes[lane] = (until.max(at + 1), None);
                     continue;
                 }
@@ -341,7 +344,7 @@ impl Plan {
     }
 }
 
-/// Two or more steps, in an order of their own.
+/// Returns two or more steps in random order.
 fn random_steps(chance: &mut StdRng) -> [u16; STEPS_MAX] {
     let mut steps = [0; STEPS_MAX];
     let count = chance.random_range(2..=STEPS_MAX);

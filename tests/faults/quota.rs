@@ -1,4 +1,4 @@
-//! Kafka's quota of what producers may send, over Kafka's own protocol: librdkafka cannot set one.
+//! Kafka's producer quota, set over Kafka's own protocol, because librdkafka cannot set one.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 const ALTER_CLIENT_QUOTAS: i16 = 49;
-/// The only one without compact strings.
+/// The only version without compact strings.
 const VERSION: i16 = 0;
 const CORRELATION: i32 = 1;
 const DEADLINE: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Sets what each client may send in a second, or takes the quota away; clients that have one of
-/// their own do not count.
+/// Sets the bytes per second that each client may send, or removes the quota. Clients with a quota
+/// of their own are not affected.
 pub async fn set(kafka: &str, bytes_per_second: Option<i64>) -> Result<(), String> {
     match tokio::time::timeout(DEADLINE, exchange(kafka, &request(bytes_per_second))).await {
         Ok(Ok(answer)) => judge(&answer),
@@ -41,17 +41,17 @@ fn request(bytes_per_second: Option<i64>) -> Vec<u8> {
     bytes.extend(VERSION.to_be_bytes());
     bytes.extend(CORRELATION.to_be_bytes());
     put_text(&mut bytes, Some("faults"));
-    // One entity, which has one part: the client id without a name is that of all clients.
+    // One entity with one part: the client id without a name is the default for all clients.
     bytes.extend(1_i32.to_be_bytes());
     bytes.extend(1_i32.to_be_bytes());
     put_text(&mut bytes, Some("client-id"));
     put_text(&mut bytes, None);
-    // One change of it.
+    // One change of the quota.
     bytes.extend(1_i32.to_be_bytes());
     put_text(&mut bytes, Some("producer_byte_rate"));
     bytes.extend((bytes_per_second.unwrap_or_default() as f64).to_be_bytes());
     bytes.push(u8::from(bytes_per_second.is_none()));
-    // Not only tried out.
+    // `validate_only` is false.
     bytes.push(0);
     bytes
 }
@@ -62,8 +62,8 @@ fn put_text(bytes: &mut Vec<u8>, text: Option<&str>) {
     bytes.extend(text.unwrap_or_default().as_bytes());
 }
 
-/// The correlation id, how long the answer was held back, the number of entities, and the error of
-/// the first one.
+/// Reads the answer: the correlation id, the throttle time, the number of entities, and the error
+/// of the first one.
 fn judge(answer: &[u8]) -> Result<(), String> {
     let expected =
         [CORRELATION.to_be_bytes().as_slice(), &0_i32.to_be_bytes(), &1_i32.to_be_bytes(), &0_i16.to_be_bytes()].concat();

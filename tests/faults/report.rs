@@ -1,5 +1,5 @@
-//! What a round has come to, for people and for programs; of a violation, everything that is known
-//! of its task.
+//! The result of a round, for people and for programs. For a violation it shows the whole history
+//! of the task.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -31,7 +31,7 @@ const RULES: [(Rule, &str); 13] = [
     (Rule::Uncovered, "uncovered operations"),
 ];
 
-/// The round as a table.
+/// Returns the round as a table.
 pub fn table(round: &Round) -> String {
     let (counts, found) = (round.judgement.counts, &round.judgement);
     let mut text = String::new();
@@ -85,7 +85,7 @@ pub fn table(round: &Round) -> String {
     text
 }
 
-/// The round for programs.
+/// Returns the round for programs.
 pub fn summary(round: &Round) -> Value {
     let (counts, found) = (round.judgement.counts, &round.judgement);
     let by_kind = |values: Vec<(Kind, Value)>| -> Value {
@@ -112,8 +112,8 @@ pub fn summary(round: &Round) -> Value {
     })
 }
 
-/// The round's broken promises in a few lines: how many of each rule, and the first one of each;
-/// none when all were kept.
+/// Summarizes the round's broken promises in a few lines: the number for each rule, and the first
+/// one of each. Returns `None` when all were kept.
 pub fn verdict(name: &str, round: &Round) -> Option<String> {
     let violations = &round.judgement.violations;
     let mut text = format!("{name} (seed {}):", round.plan.seed);
@@ -125,7 +125,8 @@ pub fn verdict(name: &str, round: &Round) -> Option<String> {
     (!violations.is_empty()).then_some(text)
 }
 
-/// The evidence: the first violations of each rule, each with all that is known of its task.
+/// Returns the evidence: the first violations of each rule, each with the whole history of its
+/// task.
 pub fn evidence(history: &History, judgement: &Judgement) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -146,7 +147,7 @@ pub fn evidence(history: &History, judgement: &Judgement) -> String {
     text
 }
 
-/// All of a history that is about one task, and what was done meanwhile, in order.
+/// Returns all parts of a history that concern one task, and the operations meanwhile, in order.
 fn story(history: &History, task: Uuid) -> Vec<String> {
     let mut lines: Vec<(i64, String)> = Vec::new();
     let records: Vec<_> = history.records.iter().filter(|record| record.id == task).collect();
@@ -189,7 +190,7 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
     lines.into_iter().map(|(at, line)| format!("{} {line}", shown(at))).collect()
 }
 
-/// Leaves everything of a round in its folder.
+/// Writes all results of a round to its folder.
 pub fn write(round: &Round, folder: &Path) {
     let history = &round.history;
     let mut text = String::new();
@@ -213,7 +214,7 @@ pub fn write(round: &Round, folder: &Path) {
     }
 }
 
-/// Copies the servers' logs, which go with their stack.
+/// Copies the servers' logs, because they are deleted with their stack.
 pub fn keep_logs(logs: &Path, folder: &Path) {
     for entry in std::fs::read_dir(logs).expect("read the folder of the servers' logs").filter_map(Result::ok) {
         std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("copy a server's log");

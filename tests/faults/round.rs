@@ -16,26 +16,26 @@ use super::traffic::{self, Ledger, Load};
 use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
 
-/// What was deferred comes again after up to a minute.
+/// A deferred task is published after up to a minute.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
-/// A node publishes and settles what it holds before it ends.
+/// A node publishes and settles its in-flight tasks before it ends.
 const END_DEADLINE: Duration = Duration::from_secs(120);
-/// What was due so shortly before the end may not have been claimed yet.
+/// Tasks that were due this shortly before the end may not have been claimed yet.
 const CLAIM_MS: i64 = 1000;
-/// What is in a topic is a moment away from the consumer.
+/// A record in a topic reaches the consumer a moment later.
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(60);
 const PROGRESS_EVERY_MS: i64 = 5000;
 const UNABLE_EVERY_MS: i64 = 100;
 
-/// A round that is over.
+/// A finished round.
 pub struct Round {
     pub plan: Plan,
     pub history: History,
     pub judgement: Judgement,
-    /// Where the logs of the nodes and the history are.
+    /// The folder with the logs of the nodes and the history.
     pub folder: PathBuf,
     pub took: Duration,
-    /// From the end of the traffic until everything had ended.
+    /// The time from the end of the traffic until all tasks had ended.
     pub drained_after: Option<Duration>,
 }
 
@@ -72,8 +72,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let undone = drain(&field, traffic_ended_at).await;
     progress.abort();
     unable.abort();
-    // Nothing moves any more while it is written down: far tasks may be due any moment. Those that
-    // are due from now on may be published or wait.
+    // No task may change while the history is written down. Far tasks may be due at any moment.
+    // Tasks that are due from now on may be published or wait.
     let ended_at = now_ms() - CLAIM_MS;
     for slot in &field.slots {
         slot.end(END_DEADLINE).await;
@@ -88,7 +88,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     Round { plan, history, judgement, folder, took: duration(now_ms() - began), drained_after }
 }
 
-/// An empty folder for the logs of a round.
+/// Returns an empty folder for the logs of a round.
 pub fn folder_of(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults").join(name);
     if folder.exists() {
@@ -118,17 +118,17 @@ async fn show_progress(field: Arc<Field>, ledger: Arc<Ledger>, started_at: i64) 
     }
 }
 
-/// Notes when each node first said that it cannot publish.
+/// Records when each node first reported that it cannot publish.
 async fn watch_unable(field: Arc<Field>) {
     for count in 0.. {
         wait::until(now_ms() + UNABLE_EVERY_MS).await;
         let query = "select name from heartbeat where not can_publish and not has_left and not dead";
-        // An outage of Postgres may be what goes on just now.
+        // Postgres may be down at this moment.
         let names: Vec<String> = sqlx::query_scalar(query).fetch_all(&field.cluster.sql).await.unwrap_or_default();
         let now = now_ms();
         let mut unable = field.unable.lock().unwrap();
         for name in names {
-            // A starting node has not yet said anything.
+            // A starting node has not reported anything yet.
             let is_known = unable.iter().any(|(known, _)| *known == name);
             if count > 20 && !is_known {
                 unable.push((name, now));
@@ -137,7 +137,8 @@ async fn watch_unable(field: Arc<Field>) {
     }
 }
 
-/// Waits until all that is due by the end of the traffic has ended; says what has not.
+/// Waits until all tasks due by the end of the traffic have ended. Returns a message about those
+/// that have not.
 async fn drain(field: &Field, ended_at: i64) -> Option<String> {
     let mut last = String::new();
     let drained =
@@ -155,7 +156,7 @@ async fn drain(field: &Field, ended_at: i64) -> Option<String> {
     if drained.await.is_some() { None } else { Some(last) }
 }
 
-/// Everything that the oracle is to know.
+/// Collects everything that the oracle needs.
 async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_at, ended_at): (i64, i64)) -> History {
     let lines = field.lines().await;
     let topics = field.topics();
@@ -168,7 +169,7 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
             Some((topic, partition, offset))
         })
         .collect();
-    // If it is not there at all, the oracle says so.
+    // If a record is missing, the oracle reports it.
     let _arrived = look_for(ARRIVAL_DEADLINE, async || {
         let positions: HashSet<_> = field.positions();
         wanted.iter().all(|position| positions.contains(position)).then_some(())
@@ -196,7 +197,7 @@ fn broken(what: String) -> Violation {
     Violation { rule: Rule::BrokenNode, task: None, what }
 }
 
-/// Nodes that ended though nobody has killed them, and what has panicked in them.
+/// Returns nodes that ended without being killed, and panics in their logs.
 async fn broken_nodes(field: &Field) -> Vec<Violation> {
     let mut violations = Vec::new();
     for slot in &field.slots {

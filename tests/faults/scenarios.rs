@@ -1,5 +1,5 @@
-//! Outages whose course is promised in figures: each a plan of its own, and what must be true of
-//! its history, besides what the oracle says.
+//! Outages with promised figures. Each is a plan of its own, with requirements on its history
+//! besides those of the oracle.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,15 +12,15 @@ use super::plan::{Kind, Plan, Server};
 pub const TASKS_PER_SECOND: u32 = 500;
 /// The default session TTL.
 const TTL_MS: i64 = 3000;
-/// How far ahead tasks are claimed, and as much for a claim that is under way.
+/// How far ahead tasks are claimed, plus the same again for a claim in progress.
 const WINDOW_MS: i64 = 400;
-/// A task that is later than this was not published by who should have: its shard was without an
+/// A task that is later than this was not published by the owner of its shard: the shard had no
 /// owner.
 const OVERDUE_MS: i64 = 1000;
-/// Lateness is that of tasks whose submit was answered so long before they were due: what is
-/// submitted at the last moment is late by its own way.
+/// Lateness counts only tasks whose submit was answered this long before they were due. A task that
+/// is submitted at the last moment is late because of its own submit.
 const SETTLED_MS: i64 = 500;
-/// Before the first operation, for as long as it takes to compare with.
+/// The interval before the first operation that serves as a baseline.
 const BASE_MS: (i64, i64) = (10_000, 30_000);
 
 /// A measured outage.
@@ -30,7 +30,7 @@ pub struct Scenario {
     pub measure: fn(&History) -> Vec<Figure>,
 }
 
-/// A figure and its bound.
+/// A figure and its limit.
 pub struct Figure {
     what: String,
     measured: i64,
@@ -83,7 +83,7 @@ impl Scenario {
     }
 }
 
-/// The scenarios of these names; `all` is all of them.
+/// Returns the scenarios of these names; `all` returns all of them.
 pub fn of_names(names: &[String]) -> impl Iterator<Item = &'static Scenario> {
     SCENARIOS.iter().filter(|scenario| names.iter().any(|name| name == scenario.name || name == "all"))
 }
@@ -116,7 +116,7 @@ fn topic_unavailable(history: &History) -> Vec<Figure> {
 
 fn postgres_down(history: &History) -> Vec<Figure> {
     let outage = span(history, Kind::PostgresStop);
-    // It answers again a moment before the operation is over.
+    // Postgres answers again a moment before the operation is over.
     let back = outage.end - 1500;
     let claimed: Vec<(i64, i64)> = appended(history, (outage.begin, outage.begin + 5000), |_| true);
     let claimed: Vec<(i64, i64)> = claimed.into_iter().filter(|(_, at)| *at < back).collect();
@@ -152,8 +152,8 @@ fn cut_off_from_etcd(history: &History) -> Vec<Figure> {
     same_lateness(history, "a node without etcd", (cut.begin, cut.end), 5, |_| true)
 }
 
-/// What is not claimed yet moves as soon as the node says that it cannot publish; what it has
-/// claimed, once it gives up hope for it.
+/// Unclaimed tasks move to other nodes as soon as the node reports that it cannot publish. Claimed
+/// tasks move once the node gives them up.
 fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
     let cut = span(history, Kind::Cut(Server::Kafka));
     let said =
@@ -171,8 +171,8 @@ fn span(history: &History, kind: Kind) -> &Span {
     history.spans.iter().find(|span| span.operation.kind == kind).expect("the scenario's own operation was carried out")
 }
 
-/// Due time and append time of each task's first record, of tasks due in `(from, to)` and told
-/// apart by `is_wanted`.
+/// Returns the due time and the append time of each task's first record, for tasks that are due in
+/// `(from, to)` and selected by `is_wanted`.
 fn appended(history: &History, (from, to): (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> Vec<(i64, i64)> {
     let mut records: Vec<(Uuid, i64)> = history.records.iter().map(|record| (record.id, record.at)).collect();
     records.sort_by_key(|(_, at)| *at);
@@ -193,7 +193,7 @@ fn p99(history: &History, span: (i64, i64), is_wanted: impl Fn(&Submit) -> bool)
     lateness.get(index).copied().unwrap_or(i64::MAX)
 }
 
-/// p99 as before, within a fifth or so many milliseconds.
+/// Checks that the p99 is as before, within a fifth or `more_ms` milliseconds.
 fn same_lateness(history: &History, what: &str, during: (i64, i64), more_ms: i64, is_wanted: fn(&Submit) -> bool) -> Vec<Figure> {
     let base = p99(history, (history.started_at + BASE_MS.0, history.started_at + BASE_MS.1), is_wanted);
     let bound = (base + more_ms).max(base * 6 / 5);
@@ -203,7 +203,7 @@ fn same_lateness(history: &History, what: &str, during: (i64, i64), more_ms: i64
     ]
 }
 
-/// When the last task was appended that fell due within the span and was overdue by then.
+/// Returns when the last task was appended that fell due within the span and was overdue by then.
 fn overdue_until(history: &History, span: (i64, i64)) -> i64 {
     let late = appended(history, span, |_| true).into_iter().filter(|(due_at, at)| at - due_at > OVERDUE_MS);
     late.map(|(_, at)| at).max().unwrap_or(span.0)

@@ -1,5 +1,5 @@
-//! Steady traffic on a cluster that is being broken: tasks alone and in batches, with and without
-//! names, cancels and replacements. Every request and its answer goes into the history.
+//! Steady traffic on a cluster that is being broken: single and bulk submits, with and without
+//! names, cancels and replacements. The history records every request and its answer.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -21,30 +21,31 @@ use crate::support::{now_ms, wait};
 
 const BATCH_EVERY_MS: i64 = 50;
 const NAMED_CLIENTS: u64 = 8;
-/// How often a submit with a name is repeated while it has no answer.
+/// How often a submit with a name is retried while it has no answer.
 const TRIES_MAX: usize = 4;
-/// Accepted tasks among which cancels choose.
+/// The number of accepted tasks among which cancels choose.
 const RECENT_MAX: usize = 400;
 /// Tasks for the far table are due this far ahead.
 const FAR_MS: std::ops::Range<i64> = 150_000..400_000;
-/// Nothing that is not far is due later than this after the end of the traffic.
+/// No near task is due later than this after the end of the traffic.
 const AFTER_END_MS: i64 = 1500;
 
-/// What to send.
+/// The traffic to send.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub seed: u64,
     pub tasks_per_second: u32,
-    /// When it should end.
+    /// The planned end of the traffic.
     pub until: i64,
-    /// Set when it ends: later, if what is done to the cluster takes longer.
+    /// Set when the traffic ends. It ends later than planned if the operations on the cluster take
+    /// longer.
     pub is_over: Arc<AtomicBool>,
     pub topics: Vec<String>,
-    /// Due times are by Postgres's clock.
+    /// Postgres's clock, which due times refer to.
     pub clock: Arc<ClockFile>,
 }
 
-/// What was sent and answered.
+/// Requests and their answers.
 #[derive(Debug, Default)]
 pub struct Ledger {
     pub submits: Mutex<Vec<Submit>>,
@@ -54,7 +55,7 @@ pub struct Ledger {
     serial: AtomicU64,
 }
 
-/// Everything that a client of this traffic has.
+/// A client of the traffic and its state.
 struct Client {
     load: Load,
     caller: Caller,
@@ -62,7 +63,7 @@ struct Client {
     chance: StdRng,
 }
 
-/// Starts all clients; they end when it is over.
+/// Starts all clients. They end with the traffic.
 pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHandle<()>> {
     let client = |number: u64| Client {
         load: load.clone(),
@@ -81,10 +82,10 @@ impl Client {
         self.load.is_over.load(Ordering::Relaxed)
     }
 
-    /// Waits so that something is done `share` per cent of the rate in tasks, `each` at a time.
+    /// Waits so that `share` per cent of the rate in tasks is reached with `each` tasks at a time.
     async fn pace(&self, next: &mut i64, share: i64, each: i64) {
         *next += 100_000 * each / (share * i64::from(self.load.tasks_per_second)).max(1);
-        // What was missed is not made up for.
+        // Missed requests are not made up for.
         *next = (*next).max(now_ms() - 1000);
         wait::until(*next).await;
     }
@@ -126,15 +127,15 @@ impl Client {
         }
     }
 
-    /// One name after the other, and of each one request after the other: what one is answered
-    /// follows from those before it.
+    /// Uses one name after another, and sends one request after another for each. The answer to
+    /// each request follows from the earlier ones.
     async fn use_names(mut self, number: u64) {
         let mut next = now_ms();
         for count in 0.. {
             let name = format!("order-{number}-{count}");
             let (task, body) = self.task(Some(&name));
             let topic = task.topic;
-            // The task that the name stands for, as far as it was answered.
+            // The task that the name stands for, according to the answers so far.
             let mut stands: Option<Uuid> = None;
             for (method, share) in
                 [(Method::POST, 100), (Method::POST, 20), (Method::PUT, 50), (Method::PUT, 30), (Method::DELETE, 40)]
@@ -155,8 +156,8 @@ impl Client {
         }
     }
 
-    /// A submit without an answer is repeated, which is what names are for. The task that the name
-    /// stands for.
+    /// Submits a task with a name, and retries while there is no answer, which is the purpose of
+    /// names. Returns the task that the name stands for.
     async fn post_named(&mut self, task: &Submit, body: &Value) -> Option<Uuid> {
         for _ in 0..TRIES_MAX {
             let seat = self.caller.seat()?;
@@ -172,8 +173,8 @@ impl Client {
         None
     }
 
-    /// Puts a task in the place of `stands`, and mostly cancels that one by its id then: what is in
-    /// its place must stay.
+    /// Replaces the task `stands`, and then mostly cancels that task by its id. The new task must
+    /// stay.
     async fn put(&mut self, topic: usize, name: &str, stands: Option<Uuid>) -> Option<Uuid> {
         let (task, mut body) = self.task_of(topic, Some(name));
         let seat = self.caller.seat()?;
@@ -257,7 +258,7 @@ impl Client {
         (submit, body)
     }
 
-    /// Sends tasks without waiting for the answer; when no node has room, they were never there.
+    /// Sends tasks without waiting for the answer. Drops them when no node has room.
     fn dispatch(&self, tasks: Vec<(Submit, Value)>, is_batch: bool) {
         let Some(seat) = self.caller.seat() else { return };
         let (caller, ledger) = (self.caller.clone(), Arc::clone(&self.ledger));
@@ -284,7 +285,7 @@ fn due_of(task: &Value) -> Option<i64> {
     task["due_at"].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
 }
 
-/// The refusals that a submit to this topic may get.
+/// Returns the refusals that a submit to this topic may get.
 const fn allowed(topic: usize) -> &'static [&'static str] {
     match topic {
         DELETED => &["unknown-topic"],
@@ -294,7 +295,7 @@ const fn allowed(topic: usize) -> &'static [&'static str] {
 }
 
 impl Ledger {
-    /// Each submit has a serial of its own, also a repeated one.
+    /// Gives each submit a serial of its own, also when it is retried.
     fn number(&self, submit: &mut Submit, body: &mut Value) {
         submit.serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
         body["headers"] = json!({ SERIAL_HEADER: submit.serial.to_string() });
@@ -311,7 +312,7 @@ impl Ledger {
         }
     }
 
-    /// What one task of a request was answered.
+    /// Returns the answer to one task of a request.
     fn outcome(&self, submit: &Submit, status: u16, has_retry_after: bool, body: &Value) -> Outcome {
         let (task, known) = (id_of(body).zip(due_of(body)), status == 200 && !submit.is_put);
         match (status, task) {

@@ -1,4 +1,4 @@
-//! The ways of the nodes to the servers: toxiproxy, over its API.
+//! The proxies between the nodes and the servers: toxiproxy, over its API.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::support::api::client;
 use crate::support::{now_ms, wait};
 
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// A delay of the plan is at most 800 ms, and a fifth of jitter.
+/// A delay of the plan is at most 800 ms, plus a fifth of jitter.
 const HELD_BACK_MAX_MS: i64 = 1_000;
 
-/// All ways of a breakable stack.
+/// All proxies of a breakable stack.
 #[derive(Clone, Debug)]
 pub struct Ways {
     api: String,
@@ -40,13 +40,13 @@ impl Ways {
         ways
     }
 
-    /// Where a node finds a server.
+    /// Returns the address at which a node reaches a server.
     pub fn address(&self, server: Server, node: u8) -> &str {
         let name = name_of(server, node);
         &self.listens.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("toxiproxy has no {name}")).1
     }
 
-    /// Breaks all connections, and refuses new ones.
+    /// Breaks all connections and refuses new ones.
     pub async fn cut(&self, server: Server, node: u8) {
         self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": false }))).await;
     }
@@ -55,12 +55,12 @@ impl Ways {
         self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": true }))).await;
     }
 
-    /// From now on the server's answers take `millis` longer.
+    /// Delays the server's answers by `millis` from now on.
     pub async fn delay(&self, server: Server, node: u8, millis: i64) {
         self.poison(server, node, "latency", json!({ "latency": millis, "jitter": millis / 5 })).await;
     }
 
-    /// From now on nothing comes from the server, on connections that stay open.
+    /// Suppresses the server's answers from now on, while the connections stay open.
     pub async fn silence(&self, server: Server, node: u8) {
         self.poison(server, node, "timeout", json!({ "timeout": 0 })).await;
     }
@@ -70,19 +70,19 @@ impl Ways {
         self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic)).await;
     }
 
-    /// Takes back what [`Self::delay`] or [`Self::silence`] has done, and breaks the connections
-    /// that it was done to: toxiproxy hangs when it takes a toxic from a connection that ends at
-    /// that moment (its issue 558), so there must be none.
+    /// Undoes [`Self::delay`] or [`Self::silence`]. First breaks the affected connections:
+    /// toxiproxy hangs when a toxic is removed from a connection that ends at that moment (its
+    /// issue 558), so there must be none.
     pub async fn cure(&self, server: Server, node: u8) {
         self.cut(server, node).await;
-        // It does not tell when it has forgotten a connection: when what it still holds back has
-        // come out.
+        // toxiproxy does not report when it has forgotten a connection. It has done so when all
+        // delayed data has come out.
         wait::until(now_ms() + HELD_BACK_MAX_MS).await;
         self.call(Method::DELETE, &format!("/proxies/{}/toxics/fault", name_of(server, node)), None).await;
         self.mend(server, node).await;
     }
 
-    /// All ways as they were at first.
+    /// Resets all proxies to their initial state.
     pub async fn mend_all(&self) {
         self.call(Method::POST, "/reset", None).await;
     }

@@ -1,5 +1,5 @@
-//! Times at the ends of what their types can hold: nothing overflows, and what is out of bounds is
-//! brought to the bound.
+//! Times at the ends of the range of their types: no operation overflows, and a time outside the
+//! limits is set to the limit.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{BatchId, ClusterSettings, IdRange, Monotonic, Shard, TaskId, Timestamp};
 use punctual::engine::cluster_clock::{Stamp, StampedClock};
 
-/// The year 9999, the last millisecond of 48 bits and those around it, both ends of the type, and
+/// The year 9999, the last millisecond of 48 bits and its neighbours, both ends of the type, and
 /// the epoch.
 const MILLIS: [i64; 12] = [
     i64::MIN,

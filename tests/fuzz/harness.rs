@@ -1,9 +1,9 @@
-//! The bytes that a decoder is given: those of its corpus, and what comes of them when they are
-//! cut, spliced and stained. A seed makes a run repeatable.
+//! Makes the inputs of a decoder: those of its corpus, and variants that are cut, spliced and
+//! altered. A seed makes a run repeatable.
 //!
-//! `FUZZ_SECONDS=60` looks for longer, `FUZZ_SEED=7` looks there again. What makes a decoder panic
-//! is made as small as it gets, and shown; put it into the corpus when the decoder is mended, so
-//! that it is tried for ever.
+//! `FUZZ_SECONDS=60` searches for longer, and `FUZZ_SEED=7` repeats a search. An input that makes a
+//! decoder panic is shrunk as far as possible and shown. Add it to the corpus when the decoder is
+//! fixed, so that later runs include it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Inputs of each decoder when nothing else is said: seconds for all of them.
+/// The default number of inputs for each decoder, which takes seconds for all of them.
 const INPUTS: u32 = 4_000;
 const BYTES_MAX: usize = 4_096;
 
-/// What numbers, texts and times break on.
+/// Inputs that often break numbers, texts and times.
 const TOKENS: [&[u8]; 30] = [
     b"0",
     b"-0",
@@ -51,11 +51,11 @@ const TOKENS: [&[u8]; 30] = [
     b"\x7f\xff\xff\xff",
 ];
 
-/// Gives `decode` all of the corpus of `target`, and then much that is like it.
+/// Calls `decode` with all of the corpus of `target`, and then with many variants of it.
 ///
 /// # Panics
-/// When `decode` does, with the input; `decode` asserts what must be true of what it makes of its
-/// input.
+/// Panics with the input when `decode` does. `decode` asserts the required properties of its
+/// results.
 pub fn fuzz(target: &str, decode: impl Fn(&[u8])) {
     let corpus = corpus(target);
     for (path, input) in &corpus {
@@ -135,7 +135,7 @@ fn range(rng: &mut SmallRng, length: usize) -> (usize, usize) {
     (one.min(other), one.max(other))
 }
 
-/// Leaves out what is not needed for the failure, in pieces that become smaller.
+/// Removes the parts of an input that the failure does not need, in pieces that become smaller.
 fn shrink(decode: &impl Fn(&[u8]), mut input: Vec<u8>) -> Vec<u8> {
     let mut size = input.len().div_ceil(2);
     while size > 0 {

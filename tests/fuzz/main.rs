@@ -1,5 +1,5 @@
-//! Everything that turns bytes from outside into values: it answers or refuses, and never panics,
-//! whatever it is given. One function for each decoder.
+//! Fuzzes all code that turns bytes from outside into values. It must answer or refuse, and never
+//! panic, whatever its input. There is one function for each decoder.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -61,7 +61,8 @@ fn a_due_time_is_read_as_it_is_meant_and_never_earlier() {
             assert!((0..DUE_AT_MAX).contains(&at.as_millis()), "{at:?}");
             if let Ok(meant) = text.parse::<jiff::Timestamp>() {
                 let late = i128::from(at.as_micros()) * 1_000 - meant.as_nanosecond();
-                // Up to the next whole millisecond; a leap second is taken for the one after it.
+                // Times are rounded up to the next whole millisecond, and a leap second becomes the
+                // second after it.
                 assert!((0..1_001_000_000).contains(&late), "{text}: {at:?} is {late} ns after what was written");
             }
         }
@@ -141,7 +142,8 @@ fn an_array_of_postgres_is_read_within_its_bytes() {
 
 const BYTES_MANY: usize = 10_000;
 
-/// Eight arrays, each after its length of two bytes; a length of 0xffff is NULL.
+/// Splits the input into eight arrays, each preceded by its length of two bytes. A length of 0xffff
+/// is NULL.
 fn arrays_of(mut input: &[u8]) -> [Option<&[u8]>; 8] {
     [(); 8].map(|()| {
         let (length, rest) = input.split_first_chunk::<2>().map(|(length, rest)| (u16::from_be_bytes(*length), rest))?;
@@ -175,12 +177,12 @@ fn a_member_of_etcd_is_read_or_passed_over() {
     });
 }
 
-/// Each line is a word of the command line.
+/// Each line is an argument of the command line.
 #[test]
 fn settings_are_understood_or_refused_with_a_problem() {
     fuzz("settings", |input| {
         let text = String::from_utf8_lossy(input);
-        // Words that name a file would have it read.
+        // Arguments that name a file would make the program read it.
         let lines = text.lines().filter(|line| !line.contains("file"));
         let words = ["punctual", "serve"].into_iter().chain(lines).map(OsString::from);
         if let Err(punctual::config::Refusal::Problems(problems)) = punctual::config::read(words, punctual::app::problems) {
@@ -194,15 +196,16 @@ fn a_line_of_a_file_of_tasks_is_a_task_with_a_name_or_refused() {
     fuzz("line", |input| {
         for naming in [Naming::new("run", None), Naming::new("run", Some("orders"))] {
             let Ok(Some(line)) = naming.line_of(1, input) else { continue };
-            // Any value that the grammar allows, also those that few can hold (`1e400`, half of a
-            // surrogate pair): the node says what it takes.
+            // The value may be any that the grammar allows, also one that few types can hold
+            // (`1e400`, half of a surrogate pair). The node decides whether to accept it.
             let members: HashMap<String, &RawValue> = serde_json::from_str(&line.json).unwrap();
             assert!(members.contains_key("name"), "without a name it cannot be sent again: {}", line.json);
         }
     });
 }
 
-/// The status in the first three bytes, then what a server has sent that need not be a node.
+/// The status is in the first three bytes. The rest is the answer of a server that need not be a
+/// node.
 #[test]
 fn what_a_client_is_answered_is_understood_or_explained() {
     fuzz("answer", |input| {

@@ -37,7 +37,7 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     let deferred = "select count(*) from execlog where state = 'deferred'";
     assert_eq!(cluster.count(deferred).await, 0, "no attempt came to nothing");
     assert_eq!(node.api().metric("punctual_kafka_producers_total").await, 1.0, "no producer was replaced:\n{}", node.log_tail());
-    assert!(!node.log().contains("is parked"), "no topic was parked:\n{}", node.log_tail());
+    assert!(!node.log().contains("the topic is unavailable"), "no topic was parked:\n{}", node.log_tail());
 }
 
 /// A second's worth of the quota goes out in a second; what the node concludes from silence it

@@ -1,48 +1,49 @@
-//! An explicit-state checker: every state that can be reached is visited once, breadth first, so
-//! the trace to a mistake is a shortest one.
+//! An explicit-state checker. It visits every reachable state once, breadth first, so the trace to
+//! a mistake is a shortest one.
 //!
-//! Why not a library: the promise "never lost" is that from *every* state the end can be reached
-//! *without help from a fault*. That needs the graph's edges and their kinds, backwards; the
-//! checkers at hand answer for paths that end, or do not tell a fault from a step.
+//! The checker is not a library, because of the promise "never lost": from *every* state the end
+//! must be reachable *without help from a fault*. The proof needs the edges of the graph and their
+//! kinds, backwards. The available checkers only check paths that end, or do not tell a fault from
+//! a step.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write as _};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What is checked.
+/// A model that can be checked.
 pub trait Model {
     type State: Clone + Eq + Hash + Debug;
     type Action: Copy + Debug;
 
     fn initial(&self) -> Self::State;
-    /// All that can happen next.
+    /// Adds all actions that are possible next.
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>);
-    /// What `action` leads to; `None` when it changes nothing, so is no step.
+    /// Returns the state after `action`, or `None` when it changes nothing and so is no step.
     fn step(&self, state: &Self::State, action: Self::Action) -> Option<Self::State>;
-    /// The kind of an action: each must occur.
+    /// Returns the kind of an action. Each kind must occur.
     fn kind(&self, action: Self::Action) -> &'static str;
-    /// False for what goes wrong: the end must be reached without it.
+    /// Returns false for faults: the end must be reachable without them.
     fn is_progress(&self, action: Self::Action) -> bool;
-    /// The property that a state breaks.
+    /// Returns the property that a state breaks.
     fn broken(&self, state: &Self::State) -> Option<&'static str>;
-    /// True when all that was promised has been kept.
+    /// Returns true when all promises have been kept.
     fn is_end(&self, state: &Self::State) -> bool;
 }
 
-/// The property that is broken by a state from which no end can be reached.
+/// The property that breaks when a state is found from which no end can be reached.
 pub const NEVER_LOST: &str = "never lost: its end can be reached from everywhere";
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Found<A> {
     pub state_count: usize,
     pub step_count: usize,
-    /// How often each kind of action led to a state.
+    /// The number of times that each kind of action led to a state.
     pub kinds: BTreeMap<&'static str, usize>,
     pub broken: Option<Broken<A>>,
 }
 
-/// A property that does not hold, and how to get there.
+/// A property that does not hold, and the trace that breaks it.
 #[derive(Debug)]
 pub struct Broken<A> {
     pub property: &'static str,
@@ -61,7 +62,7 @@ impl<A: Debug> Broken<A> {
     }
 }
 
-/// FxHash: the states come from no enemy, and hashing them is most of the work.
+/// FxHash: the states do not come from an attacker, and hashing them is most of the work.
 #[derive(Default)]
 pub struct Fast(u64);
 
@@ -98,13 +99,13 @@ impl Hasher for Fast {
 /// A scope with more states than this does not fit in memory.
 const STATES_MAX: usize = 4_000_000;
 
-/// How a state was first reached.
+/// The action by which a state was first reached.
 struct Way<A> {
     from: u32,
     action: Option<A>,
 }
 
-/// Visits all states, or as many as it takes to find one that breaks a property.
+/// Visits all states, or stops at the first one that breaks a property.
 pub fn search<M: Model>(model: &M) -> Found<M::Action> {
     let mut numbers: HashMap<M::State, u32, BuildHasherDefault<Fast>> = HashMap::default();
     let mut ways: Vec<Way<M::Action>> = Vec::new();
@@ -155,7 +156,7 @@ pub fn search<M: Model>(model: &M) -> Found<M::Action> {
     Found { state_count: ways.len(), step_count, kinds, broken }
 }
 
-/// The first state from which no end can be reached; `edges` are (to, from).
+/// Returns the first state from which no end can be reached. `edges` are (to, from).
 fn cut_off(state_count: usize, edges: &mut [(u32, u32)], ends: Vec<u32>) -> Option<u32> {
     edges.sort_unstable();
     let mut is_safe = vec![false; state_count];

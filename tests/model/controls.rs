@@ -1,12 +1,12 @@
-//! Controls: a checker that finds nothing in a wrong model proves nothing of a right one. Each
-//! deliberate mistake must break the property that it is about.
+//! Tests the checker itself: each deliberate mistake in the model must break the property that it
+//! is about. A checker that finds no mistake in a wrong model proves nothing about a right one.
 
 use crate::checker::{NEVER_LOST, search};
 use crate::protocol::properties::{CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, ONE_OF_A_NAME, TRUE_VERDICT};
 use crate::protocol::scopes::{self, Scope};
 use crate::protocol::{Mistake, Protocol};
 
-/// A mistake, the scope in which it bites, and what it breaks.
+/// A mistake, the scope in which it takes effect, and the property that it breaks.
 type Control = (Mistake, fn() -> Scope, &'static str);
 
 const CONTROLS: [Control; 18] = [

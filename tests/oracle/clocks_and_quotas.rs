@@ -1,4 +1,5 @@
-//! The oracle where Postgres's clock is moved, and where Kafka is slow but not dead.
+//! Tests the oracle on histories in which Postgres's clock is moved, and on histories in which
+//! Kafka is slow but not dead.
 
 use super::clock::{Change, PostgresClock, Reading};
 use super::history::{History, STEADY, Target, Verdict};
@@ -6,7 +7,7 @@ use super::oracle::{Rule, judge};
 use super::plan::{Kind, Plan};
 use super::{START, cancel, history, id, operation, publish, record, rules};
 
-/// A change of Postgres's clock that took two milliseconds to make.
+/// Adds a change of Postgres's clock that took 2 ms to make.
 fn change(history: &mut History, at: i64, offset_ms: i64, ppm: i64) {
     let (before_us, offset_us) = (at * 1000, offset_ms * 1000);
     history.clock.changes.push(Change { before_us, after_us: before_us + 2000, offset_us, ppm });

@@ -1,4 +1,5 @@
-//! The plans of the fault runner: their contents, and that a written plan is read back unchanged.
+//! Tests the plans of the fault runner: their contents, and that a written plan is read back
+//! unchanged.
 
 use std::collections::HashSet;
 

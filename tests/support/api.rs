@@ -1,4 +1,4 @@
-//! A caller of the REST API.
+//! A client of the REST API.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use uuid::Uuid;
 
 use super::wait::{now_ms, until};
 
-/// For what a busy node may refuse for a while.
+/// How long to retry requests that a busy node may refuse for a while.
 const PATIENCE_MS: i64 = 60_000;
 
-/// Talks to one node.
+/// A client of one node.
 #[derive(Clone, Debug)]
 pub struct Api {
     base: String,
     http: reqwest::Client,
 }
 
-/// What a node answered.
+/// The answer of a node.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -37,7 +37,7 @@ pub struct Task {
     pub shown: Value,
 }
 
-/// An HTTP client whose requests end after `deadline`.
+/// Returns an HTTP client whose requests end after `deadline`.
 pub fn client(deadline: Duration) -> reqwest::Client {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
@@ -98,7 +98,7 @@ impl Api {
         self.submit_text(&task.to_string()).await
     }
 
-    /// Submits a task written out as JSON: for what must arrive byte for byte.
+    /// Submits a task given as JSON text, for contents that must arrive byte for byte.
     pub async fn submit_text(&self, task: &str) -> Task {
         let answer = self.post("/v1/tasks", task).await;
         assert_eq!(answer.status, 201, "{task}: {}", answer.text);
@@ -108,8 +108,8 @@ impl Api {
         shown
     }
 
-    /// Submits many tasks at once, each of which must be accepted; the answers are in the order of
-    /// the tasks.
+    /// Submits many tasks at once, each of which must be accepted. Returns the tasks in the same
+    /// order.
     pub async fn submit_all(&self, tasks: &[Value]) -> Vec<Task> {
         let mut accepted = Vec::with_capacity(tasks.len());
         for chunk in tasks.chunks(10_000) {
@@ -136,12 +136,13 @@ impl Api {
         self.send(Method::DELETE, &format!("/v1/tasks/{id}"), None).await
     }
 
-    /// Asks until a node that had no time to look has looked: a look changes nothing.
+    /// Repeats a GET until a node that was too busy answers it. A GET changes nothing, so repeating
+    /// it is safe.
     pub async fn look(&self, path: &str) -> Answer {
         self.insist(Method::GET, path).await
     }
 
-    /// Cancels until there is a verdict, which is the same however often it is asked for.
+    /// Cancels until there is a verdict. The verdict stays the same however often it is requested.
     pub async fn verdict(&self, id: Uuid) -> String {
         self.insist(Method::DELETE, &format!("/v1/tasks/{id}")).await.verdict()
     }
@@ -157,22 +158,23 @@ impl Api {
         }
     }
 
-    /// Makes the node learn what a topic takes: it goes by that for a minute, whatever is done to
-    /// the topic meanwhile.
+    /// Makes the node look up a topic. The node relies on the result for a minute, whatever happens
+    /// to the topic meanwhile.
     pub async fn learn(&self, topic: &str) {
         let large = json!({ "topic": topic, "delay": 0, "payload_text": "x".repeat(1_100_000) });
         let answer = self.post("/v1/tasks", large.to_string()).await;
         assert_eq!(answer.status, 422, "{}", answer.text);
     }
 
-    /// The cluster as this node sees it.
+    /// Returns the cluster as this node sees it.
     pub async fn cluster(&self) -> Value {
         let answer = self.get("/v1/cluster").await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         answer.json()
     }
 
-    /// The value of a metric, which is named with its labels: `punctual_missing{what="kafka"}`.
+    /// Returns the value of a metric. The name includes its labels:
+    /// `punctual_missing{what="kafka"}`.
     pub async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -193,7 +195,7 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The verdict of a cancel.
+    /// Returns the verdict of a cancel.
     pub fn verdict(&self) -> String {
         let verdict = self.json()["verdict"].as_str().map(str::to_owned);
         let verdict = verdict.unwrap_or_else(|| panic!("no verdict in {:?}", self.text));
@@ -209,14 +211,14 @@ impl Answer {
 }
 
 impl Task {
-    /// Reads what the API shows of a task.
+    /// Reads a task from its JSON.
     pub fn new(shown: Value) -> Self {
         let text = |field: &str| shown[field].as_str().unwrap_or_else(|| panic!("no {field} in {shown}"));
         let due_at: jiff::Timestamp = text("due_at").parse().unwrap();
         Self { id: text("id").parse().unwrap(), due_at: due_at.as_millisecond(), state: text("state").to_owned(), shown }
     }
 
-    /// The receipt's partition and offset.
+    /// Returns the receipt's partition and offset.
     pub fn position(&self) -> Option<(i32, i64)> {
         let receipt = self.shown.get("receipt").filter(|receipt| !receipt.is_null())?;
         let partition = i32::try_from(receipt["partition"].as_i64()?).ok()?;

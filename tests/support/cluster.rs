@@ -1,4 +1,4 @@
-//! A cluster of its own for each test: a database, topics, a name.
+//! A separate cluster for each test: a database, topics, a name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -24,19 +24,19 @@ pub const PARTITIONS: i32 = 3;
 const SERVER_DEADLINE: Duration = Duration::from_secs(90);
 const ADMIN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a test wants of its cluster.
+/// The options of a test's cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
     pub shards: u16,
     pub leaf: &'static str,
     pub horizon: &'static str,
     pub window: &'static str,
-    /// Without etcd there is one node.
+    /// False for a cluster without etcd, which has one node.
     pub has_etcd: bool,
 }
 
 impl Default for Wishes {
-    /// Few leaves, for they take time to make.
+    /// Few leaves, because they take time to create.
     fn default() -> Self {
         Self { shards: 16, leaf: "15m", horizon: "2h", window: "200ms", has_etcd: true }
     }
@@ -57,13 +57,13 @@ pub struct ExeclogLine {
 }
 
 impl ExeclogLine {
-    /// True when nothing comes after it.
+    /// Returns true for a line of a final state.
     pub fn is_final(&self) -> bool {
         matches!(self.state.as_str(), "published" | "cancelled" | "dead")
     }
 }
 
-/// A cluster; its topics go when it is dropped, and so does its database.
+/// A cluster. Its topics and its database are deleted when it is dropped.
 pub struct Cluster {
     pub name: String,
     pub stack: Stack,
@@ -85,14 +85,14 @@ impl Cluster {
         Self::at(&Stack::shared(), name, wishes).await
     }
 
-    /// A cluster on given servers, its database migrated.
+    /// Creates a cluster on given servers and migrates its database.
     pub async fn at(stack: &Stack, name: &str, wishes: Wishes) -> Self {
         let cluster = Self::unmigrated(stack, name, wishes).await;
         cluster.migrate().await;
         cluster
     }
 
-    /// A cluster whose database is empty.
+    /// Creates a cluster whose database is empty.
     pub async fn unmigrated(stack: &Stack, name: &str, wishes: Wishes) -> Self {
         let database = Database::create(stack, &format!("test-{name}")).await;
         let name = database.name.replace('_', "-");
@@ -105,7 +105,7 @@ impl Cluster {
         Self { name, stack, database, sql, wishes, admin, topics, node_count, logs }
     }
 
-    /// The folder of its logs, which goes with it.
+    /// Returns the folder of its logs, which is deleted with the cluster.
     pub fn folder(&self) -> &Path {
         &self.logs
     }
@@ -120,7 +120,7 @@ impl Cluster {
 
     // --- nodes ---
 
-    /// A node that is ready.
+    /// Starts a node and waits until it is ready.
     pub async fn node(&self) -> Node {
         self.node_with(&[]).await
     }
@@ -131,14 +131,14 @@ impl Cluster {
         node
     }
 
-    /// A node that was started and not waited for.
+    /// Starts a node without waiting for it.
     pub fn spawn(&self, arguments: &[&str]) -> Node {
         let all = self.arguments(arguments);
         self.spawn_bare(&all)
     }
 
-    /// A node that was started to abort when it comes to a point: `claim-committed`, or
-    /// `record-handed-over:20` for the twentieth time.
+    /// Starts a node that aborts at a failpoint: `claim-committed`, or `record-handed-over:20` for
+    /// the twentieth time.
     pub fn spawn_to_die_at(&self, point: &str) -> Node {
         let variables = [(punctual::failpoint::VARIABLE, point)];
         Node::spawn_with(&self.next_node_name(), &self.arguments(&[]), &variables, &self.logs)
@@ -153,7 +153,7 @@ impl Cluster {
         all
     }
 
-    /// A node with no settings but these.
+    /// Starts a node with no settings but these.
     pub fn spawn_bare(&self, arguments: &[&str]) -> Node {
         Node::spawn(&self.next_node_name(), arguments, &self.logs)
     }
@@ -164,7 +164,7 @@ impl Cluster {
 
     // --- topics ---
 
-    /// A topic of its own, whose records carry the broker's append time.
+    /// Creates a topic for this test. Its records carry the broker's append time.
     pub async fn topic(&self, suffix: &str) -> String {
         self.topic_with(suffix, &[]).await
     }
@@ -176,9 +176,9 @@ impl Cluster {
         topic
     }
 
-    /// A topic of its own that has a second replica on a broker that is away
-    /// (`OwnStack::know_second_broker`): while it wants two in sync (`min.insync.replicas`) it
-    /// takes nothing.
+    /// Creates a topic for this test with a second replica on a broker that is down
+    /// (`OwnStack::know_second_broker`). While it demands two in-sync replicas
+    /// (`min.insync.replicas`), it accepts no records.
     pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
         let topic = format!("{}.{suffix}", self.name);
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
@@ -187,8 +187,7 @@ impl Cluster {
         topic
     }
 
-    /// Creates a topic by its full name; a topic that is just being deleted under this name is
-    /// waited for.
+    /// Creates a topic by its full name. Waits for a topic of this name that is being deleted.
     pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
         self.create(topic, TopicReplication::Fixed(1), settings).await;
     }
@@ -210,7 +209,7 @@ impl Cluster {
             is_made
         })
         .await;
-        // The answer comes from the controller; brokers learn of the topic a moment later.
+        // The controller has answered, but brokers learn of the topic a moment later.
         eventually(&format!("topic {topic} has leaders"), SERVER_DEADLINE, async || {
             let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
             metadata.is_ok_and(|metadata| {
@@ -224,7 +223,7 @@ impl Cluster {
     /// Replaces a topic's settings.
     pub async fn alter_topic(&self, topic: &str, settings: &[(&str, &str)]) {
         self.try_alter_topic(topic, settings).await.unwrap();
-        // The broker takes settings up a moment after it has said yes.
+        // The broker applies settings a moment after it has confirmed them.
         eventually(&format!("topic {topic} has its new settings"), SERVER_DEADLINE, async || {
             let resource = ResourceSpecifier::Topic(topic);
             let described = self.admin.describe_configs([&resource], &AdminOptions::new()).await.unwrap();
@@ -234,7 +233,7 @@ impl Cluster {
         .await;
     }
 
-    /// Replaces a topic's settings, if Kafka is there to do it; it takes them up a moment later.
+    /// Replaces a topic's settings, or fails if Kafka is down. Kafka applies them a moment later.
     pub async fn try_alter_topic(&self, topic: &str, settings: &[(&str, &str)]) -> Result<(), String> {
         let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("message.timestamp.type", "LogAppendTime");
         let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
@@ -246,7 +245,7 @@ impl Cluster {
         self.try_delete_topic(topic).await.unwrap();
     }
 
-    /// Deletes a topic, if Kafka is there to do it.
+    /// Deletes a topic, or fails if Kafka is down.
     pub async fn try_delete_topic(&self, topic: &str) -> Result<(), String> {
         let answers = self.admin.delete_topics(&[topic], &admin_options()).await.map_err(|error| error.to_string())?;
         if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
@@ -256,9 +255,9 @@ impl Cluster {
         Consumer::start(&self.stack.kafka, topic, PARTITIONS)
     }
 
-    // --- what Postgres holds ---
+    // --- the contents of Postgres ---
 
-    /// A single number out of the database.
+    /// Queries the database for a single number.
     pub async fn count(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.sql).await.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
@@ -271,7 +270,8 @@ impl Cluster {
         sqlx::query_as(query).fetch_all(&self.sql).await.expect("read the execlog")
     }
 
-    /// Waits until this many tasks have ended: are published, cancelled or dead.
+    /// Waits until this many tasks have ended, which means that they are published, cancelled or
+    /// dead.
     pub async fn wait_final(&self, count: usize, deadline: Duration) {
         let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead')";
         let wanted = i64::try_from(count).unwrap();
@@ -282,19 +282,19 @@ impl Cluster {
         .await;
     }
 
-    /// The ids of the tasks that a node has claimed and not settled.
+    /// Returns the ids of the tasks that a node has claimed and not settled.
     pub async fn unsettled(&self, owner: Uuid) -> Vec<Uuid> {
         let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
             where b.settled_at is null and b.owner = $1";
         sqlx::query_scalar(query).bind(owner).fetch_all(&self.sql).await.expect("read the unsettled batches")
     }
 
-    /// Kills a node at a moment when it certainly has claimed tasks that it has not settled; when
-    /// it froze, in milliseconds since the epoch, and their ids.
+    /// Kills a node at a moment when it certainly has tasks that are claimed and not settled.
+    /// Returns when the node froze, in milliseconds since the epoch, and the ids of those tasks.
     pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> (i64, Vec<Uuid>) {
         let id = node.id().await;
         let (frozen_at, mut orphans) = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
-            // Frozen first: what is seen then is still so when it dies.
+            // The node is frozen before the query, so its result still holds when the node dies.
             let frozen_at = now_ms();
             node.freeze();
             let unsettled = self.unsettled(id).await;
@@ -305,8 +305,8 @@ impl Cluster {
         })
         .await;
         node.kill().await;
-        // A claim that Postgres was carrying out when the node froze may have come to an end since;
-        // adoption is seconds away.
+        // A claim that Postgres was executing when the node froze may have finished since. Adoption
+        // happens seconds later.
         orphans.extend(self.unsettled(id).await);
         orphans.sort_unstable();
         orphans.dedup();
@@ -328,7 +328,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let topics = std::mem::take(&mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let (admin, topics) = (&self.admin, topics.iter().map(String::as_str).collect::<Vec<_>>());
-        // A runtime of its own, in a thread of its own: the test's may be on its way out.
+        // A separate runtime in a separate thread, because the test's runtime may be shutting down.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! A consumer of one topic: reads all of it, from its beginning, and keeps what it saw.
+//! A consumer of one topic: reads all of it, from its beginning, and keeps the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,31 +13,31 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::wait::look_for;
 
-/// Payloads above this size are kept as their hash only.
+/// The consumer keeps only the hash of payloads above this size.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// After a broker's restart librdkafka may have lost track of a partition's leader for good (its
-/// issue 5430), as nodes find out as well. So no client is used for longer than this: the next one
-/// goes on where it has ended.
+/// The longest use of one client. After a broker's restart librdkafka may permanently lose track of
+/// a partition's leader (its issue 5430), which nodes meet as well. The next client continues where
+/// the last one ended.
 const CLIENT_SPAN: Duration = Duration::from_secs(10);
 
-/// A record as it stands in the topic.
+/// A record as it is in the topic.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub partition: i32,
     pub offset: i64,
-    /// The record's timestamp, and whether the broker has put it there.
+    /// The record's timestamp, and whether the broker set it.
     pub timestamp: i64,
     pub is_append_time: bool,
     pub key: Option<Vec<u8>>,
-    /// Of a large payload, nothing.
+    /// `None` for a large payload.
     pub payload: Option<Vec<u8>>,
     pub payload_hash: Option<u64>,
     pub headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 impl Record {
-    /// The task that the record says it is of.
+    /// Returns the id of the task according to the record.
     pub fn task_id(&self) -> Uuid {
         let id = self.header("punctual-task-id").unwrap_or_else(|| panic!("no task id in {self:?}"));
         Uuid::try_parse_ascii(id).unwrap()
@@ -69,7 +69,7 @@ impl Record {
     }
 }
 
-/// Reads a topic in a thread of its own until it is dropped.
+/// Reads a topic in a separate thread until it is dropped.
 #[derive(Debug)]
 pub struct Consumer {
     seen: Arc<Mutex<Vec<Record>>>,
@@ -78,7 +78,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Reads `topic`, which has `partitions` partitions, at `kafka`.
+    /// Starts to read `topic`, which has `partitions` partitions, at `kafka`.
     pub fn start(kafka: &str, topic: &str, partitions: i32) -> Self {
         let reader =
             Reader { kafka: kafka.to_owned(), topic: topic.to_owned(), next: vec![0; usize::try_from(partitions).unwrap()] };
@@ -90,25 +90,24 @@ impl Consumer {
         Self { seen, is_done, thread: Some(thread) }
     }
 
-    /// What has arrived so far, in the order of arrival.
+    /// Returns the records so far, in the order of arrival.
     pub fn records(&self) -> Vec<Record> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Looks at what has arrived so far.
+    /// Calls `view` with the records so far.
     pub fn look<T>(&self, view: impl FnOnce(&[Record]) -> T) -> T {
         view(&self.seen.lock().unwrap())
     }
 
-    /// Waits until what has arrived fulfils `holds`, and returns it.
+    /// Waits until the records fulfil `holds`, and returns them.
     pub async fn wait_for(&self, what: &str, deadline: Duration, holds: impl Fn(&[Record]) -> bool) -> Vec<Record> {
         let found = look_for(deadline, async || holds(&self.seen.lock().unwrap()).then_some(())).await;
         assert!(found.is_some(), "not within {deadline:?}: {what}; records that arrived: {}", self.records().len());
         self.records()
     }
 
-    /// Waits for a number of records for as long as they keep coming, with pauses of no more than
-    /// `pause`.
+    /// Waits for a number of records while they keep coming, with pauses of at most `pause`.
     pub async fn wait_count_while_they_come(&self, count: usize, pause: Duration) -> Vec<Record> {
         let mut seen = 0;
         while seen < count {
@@ -123,7 +122,7 @@ impl Consumer {
         self.wait_for(&format!("{count} records arrive"), deadline, |records| records.len() >= count).await
     }
 
-    /// Reads no more. What has arrived stays.
+    /// Stops reading. Keeps the records so far.
     pub fn end(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -138,7 +137,7 @@ impl Drop for Consumer {
     }
 }
 
-/// Where a consumer stands.
+/// The position of a consumer.
 struct Reader {
     kafka: String,
     topic: String,
@@ -154,7 +153,7 @@ impl Reader {
         }
     }
 
-    /// A client that goes on where the one before has ended.
+    /// Opens a client that continues where the last one ended.
     fn open(&self) -> BaseConsumer {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", &self.kafka)
@@ -177,8 +176,8 @@ impl Reader {
     fn read(&mut self, client: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
         let began = Instant::now();
         while !is_done.load(Ordering::Relaxed) && began.elapsed() < CLIENT_SPAN {
-            // Errors are the broker's absence, which some tests bring about: the client reconnects
-            // by itself.
+            // Errors mean that the broker is down, which some tests cause. The client reconnects by
+            // itself.
             if let Some(Ok(message)) = client.poll(Duration::from_millis(50)) {
                 let record = Record::read(&message);
                 self.next[usize::try_from(record.partition).unwrap()] = record.offset + 1;

@@ -1,4 +1,4 @@
-//! A way to a server that breaks off: each connection is cut after as many bytes as chance says.
+//! A proxy to a server that cuts each connection after a random number of bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Forwards to `target`, at most `bytes_max` either way of each connection. The same seed gives
-    /// the same lengths, in the order of the connections.
+    /// Forwards to `target`, at most `bytes_max` in each direction of a connection. The same seed
+    /// gives the same lengths, in the order of the connections.
     pub async fn start(target: SocketAddr, seed: u64, bytes_max: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -41,19 +41,19 @@ impl Cutter {
         Self { address, cut_count, _closing: closing.drop_guard() }
     }
 
-    /// Connections that were cut so far.
+    /// Returns the number of connections cut so far.
     pub fn cut_count(&self) -> u64 {
         self.cut_count.load(Ordering::Relaxed)
     }
 }
 
-/// True when the connection was cut, and not closed by one of its ends.
+/// Returns true when the connection was cut, and not closed by one of its ends.
 async fn forward(mut client: TcpStream, target: SocketAddr, up_max: u64, down_max: u64) -> bool {
     let Ok(mut server) = TcpStream::connect(target).await else { return false };
     let (client_reads, mut client_writes) = client.split();
     let (server_reads, mut server_writes) = server.split();
     let (mut up, mut down) = (client_reads.take(up_max), server_reads.take(down_max));
-    // Whichever way ends first ends both.
+    // The first direction that ends closes both.
     tokio::select! {
         sent = copy(&mut up, &mut server_writes) => sent.is_ok_and(|sent| sent == up_max),
         sent = copy(&mut down, &mut client_writes) => sent.is_ok_and(|sent| sent == down_max),

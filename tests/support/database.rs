@@ -1,4 +1,4 @@
-//! A database of a test's own.
+//! A separate database for a test.
 
 use std::net::SocketAddr;
 
@@ -6,25 +6,26 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::stack::Stack;
 
-/// Counts the sessions of one's database that wait for a lock.
+/// Counts the sessions of the current database that wait for a lock.
 pub const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
 
-/// Dropped with the test.
+/// A database that is dropped with the test.
 #[derive(Debug)]
 pub struct Database {
     pub name: String,
     pub url: String,
-    /// The database that the stack names: one cannot drop the one that one is in.
+    /// The URL of the stack's own database. A session cannot drop the database that it is connected
+    /// to.
     server: String,
 }
 
 impl Database {
-    /// An empty one; its name begins with `prefix`.
+    /// Creates an empty database whose name begins with `prefix`.
     pub async fn create(stack: &Stack, prefix: &str) -> Self {
         Self::create_as(stack, prefix, "").await
     }
 
-    /// An empty one, made with these words of `create database`.
+    /// Creates an empty database with these options of `create database`.
     pub async fn create_as(stack: &Stack, prefix: &str, words: &str) -> Self {
         let name = format!("{}_{:08x}", prefix.replace('-', "_"), rand::random::<u32>());
         administer(&stack.database_url, format!("create database {name} {words}")).await.expect("create the test's database");
@@ -35,7 +36,7 @@ impl Database {
         PgConnection::connect(&self.url).await.unwrap()
     }
 
-    /// Its URL by way of `address`.
+    /// Returns its URL through the proxy at `address`.
     pub fn url_by(&self, address: SocketAddr) -> String {
         format!("postgres://punctual:punctual@{address}/{}", self.name)
     }
@@ -44,7 +45,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let statement = format!("drop database if exists {} with (force)", self.name);
-        // A runtime of its own, in a thread of its own: the test's may be on its way out.
+        // A separate runtime in a separate thread, because the test's runtime may be shutting down.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -56,7 +57,7 @@ impl Drop for Database {
     }
 }
 
-/// Runs a statement of the server's administration.
+/// Runs an administrative statement on the server.
 async fn administer(server: &str, statement: String) -> Result<(), sqlx::Error> {
     let mut connection = PgConnection::connect(server).await?;
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;

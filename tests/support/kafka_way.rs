@@ -1,8 +1,8 @@
-//! A way to Kafka that is slow: each answer takes its time, and the way can be held and let go
-//! again, as a broker that is suspended.
+//! A slow proxy to Kafka. It delays each answer, and it can be held and released, as if the broker
+//! were suspended.
 //!
-//! Clients stay on it: where a broker's answer names the address that it advertises, the way puts
-//! its own.
+//! The proxy puts its own address in place of the broker's advertised address in the broker's
+//! answers, so that clients keep using the proxy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const FRAME_BYTES_MAX: usize = 64 << 20;
 const FRAMES_MAX: usize = 10_000;
 
-/// Open until it is dropped.
+/// A proxy that is open until it is dropped.
 #[derive(Debug)]
 pub struct KafkaWay {
     address: SocketAddr,
@@ -29,14 +29,14 @@ pub struct KafkaWay {
 struct Way {
     server: SocketAddr,
     own: SocketAddr,
-    /// From the broker's answer to its arrival.
+    /// The time from the broker's answer to its arrival.
     delay: Duration,
     is_held: watch::Receiver<bool>,
 }
 
 impl KafkaWay {
-    /// A way to the broker at `kafka`, which must be an address; each of its answers arrives
-    /// `delay` later.
+    /// Opens a proxy to the broker at `kafka`, which must be an address. Each of its answers
+    /// arrives `delay` later.
     pub async fn open(kafka: &str, delay: Duration) -> Self {
         let server = kafka.parse().unwrap_or_else(|error| panic!("{kafka}: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -56,12 +56,12 @@ impl KafkaWay {
         self.address.to_string()
     }
 
-    /// From now on nothing passes, in either direction, and no connection is closed.
+    /// Stops traffic in both directions from now on. No connection is closed.
     pub fn hold(&self) {
         self.is_held.send_replace(true);
     }
 
-    /// What was held passes, and what comes after it.
+    /// Lets held and later traffic pass.
     pub fn let_go(&self) {
         self.is_held.send_replace(false);
     }
@@ -120,13 +120,14 @@ async fn answer(mut frames: mpsc::Receiver<(Instant, Vec<u8>)>, mut client: Owne
 
 impl Way {
     async fn passes(&mut self) {
-        // Only the end of the way ends the wait otherwise.
+        // Otherwise only the end of the proxy ends the wait.
         if self.is_held.wait_for(|is_held| !is_held).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Host and port stand side by side in an answer, as text and as four bytes.
+    /// Replaces the broker's address. Host and port are next to each other in an answer, as text
+    /// and as four bytes.
     fn put_own_address(&self, frame: &mut [u8]) {
         let bytes = |address: SocketAddr| {
             [address.ip().to_string().as_bytes(), i32::from(address.port()).to_be_bytes().as_slice()].concat()

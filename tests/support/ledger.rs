@@ -1,5 +1,4 @@
-//! The ledger: what was promised to whoever submitted, held against what arrived and what the
-//! execlog says.
+//! The ledger: compares the promises made to submitters with the arrived records and the execlog.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -14,17 +13,17 @@ use super::cluster::{Cluster, ExeclogLine};
 use super::consumer::Record;
 use super::wait::{eventually_some, look_for};
 
-/// The header that tells which submit a record came from, for those whose answer was lost.
+/// The header that tells which submit a record came from when the answer was lost.
 pub const SERIAL_HEADER: &str = "serial";
 
 /// No tasks.
 pub const NONE: [Uuid; 0] = [];
 
-/// What was accepted, and what was said of it since.
+/// Accepted tasks, and later answers about them.
 #[derive(Debug, Default)]
 pub struct Ledger {
     entries: Mutex<HashMap<Uuid, Entry>>,
-    /// Serials of submits whose answer was lost: they may have been stored.
+    /// Serials of submits whose answer was lost. They may have been stored.
     unknown: Mutex<HashSet<String>>,
 }
 
@@ -36,7 +35,7 @@ struct Entry {
     verdict: Option<String>,
 }
 
-/// What the comparison has found, besides the broken promises, which fail the test.
+/// The results of a comparison. Broken promises are not among them: they fail the test.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub published_count: usize,
@@ -49,8 +48,8 @@ pub struct Findings {
 }
 
 impl Ledger {
-    /// Takes down an accepted task and the payload that it must arrive with (`None`: not to be
-    /// compared).
+    /// Records an accepted task and the payload that it must arrive with. `None` means that the
+    /// payload is not compared.
     pub fn accept(&self, task: &Task, payload: Option<&[u8]>) {
         let topic = task.shown["topic"].as_str().unwrap().to_owned();
         let entry = Entry { topic, due_at: task.due_at, payload_hash: payload.map(xxh3_64), verdict: None };
@@ -58,20 +57,20 @@ impl Ledger {
         assert!(former.is_none(), "two tasks got the id {}", task.id);
     }
 
-    /// Takes down many tasks, and the values that were submitted for them in the same order.
+    /// Records many tasks, with the values that were submitted for them in the same order.
     pub fn accept_all(&self, tasks: &[Task], submitted: &[Value]) {
         for (task, submitted) in tasks.iter().zip(submitted) {
             self.accept(task, submitted["payload_text"].as_str().map(str::as_bytes));
         }
     }
 
-    /// Takes down what a cancel was answered.
+    /// Records the answer to a cancel.
     pub fn cancel(&self, id: Uuid, verdict: String) {
         let mut entries = self.entries.lock().unwrap();
         entries.get_mut(&id).expect("only accepted tasks are cancelled").verdict = Some(verdict);
     }
 
-    /// Takes down a submit whose answer was lost.
+    /// Records a submit whose answer was lost.
     pub fn lose_sight_of(&self, serial: String) {
         self.unknown.lock().unwrap().insert(serial);
     }
@@ -80,31 +79,31 @@ impl Ledger {
         self.entries.lock().unwrap().len()
     }
 
-    /// True when each accepted task that was not cancelled is among `records`.
+    /// Returns true when each accepted task that was not cancelled is among `records`.
     pub fn has_arrived(&self, records: &[Record]) -> bool {
         let arrived: HashSet<Uuid> = records.iter().map(Record::task_id).collect();
         self.entries.lock().unwrap().iter().all(|(id, entry)| entry.is_cancelled() || arrived.contains(id))
     }
 
-    /// True when each accepted task has a final line.
+    /// Returns true when each accepted task has a final line.
     fn has_ended(&self, execlog: &[ExeclogLine]) -> bool {
         let ended: HashSet<Uuid> = execlog.iter().filter(|line| line.is_final()).map(|line| line.id).collect();
         self.entries.lock().unwrap().keys().all(|id| ended.contains(id))
     }
 
     /// Waits until all tasks have ended, then compares. Fails the test for each broken promise: a
-    /// task lost, early, changed, not cancelled though it was said so, cancelled though it was said
-    /// to be too late, without exactly one final line, or with a wrong receipt.
+    /// task that is lost, early or changed, a false answer to a cancel in either direction, a
+    /// number of final lines other than one, or a wrong receipt.
     pub async fn settle_up(&self, cluster: &Cluster, records: impl Fn() -> Vec<Record>, deadline: Duration) -> Findings {
         cluster.wait_final(self.len(), deadline).await;
-        // The cluster may have had tasks of another ledger, too.
+        // The cluster may also have had tasks of another ledger.
         let execlog = eventually_some("each accepted task has a final line", deadline, async || {
             let lines = cluster.execlog().await;
             self.has_ended(&lines).then_some(lines)
         })
         .await;
-        // What is in the topic is a moment away from the consumer; if it is not there at all, the
-        // comparison says so.
+        // A record in the topic reaches the consumer a moment later. If a record is missing, the
+        // comparison reports it.
         look_for(deadline, async || {
             let arrived: HashSet<(i32, i64)> = records().iter().map(|record| (record.partition, record.offset)).collect();
             let entries = self.entries.lock().unwrap();
@@ -116,7 +115,7 @@ impl Ledger {
         self.compare(&records(), &execlog)
     }
 
-    /// The comparison itself.
+    /// Compares records and execlog with the accepted tasks.
     pub fn compare(&self, records: &[Record], execlog: &[ExeclogLine]) -> Findings {
         let entries = self.entries.lock().unwrap();
         let mut by_id: HashMap<Uuid, Vec<&Record>> = HashMap::new();
@@ -140,7 +139,7 @@ impl Ledger {
         findings
     }
 
-    /// A record of a task that nobody submitted would be a promise broken, too.
+    /// A record of a task that was never submitted would also be a broken promise.
     fn check_strangers(&self, entries: &HashMap<Uuid, Entry>, by_id: &HashMap<Uuid, Vec<&Record>>) {
         let unknown = self.unknown.lock().unwrap();
         for (id, records) in by_id.iter().filter(|(id, _)| !entries.contains_key(id)) {
@@ -201,7 +200,8 @@ impl Findings {
         self.lateness.extend(records.iter().map(|record| record.timestamp - entry.due_at).min());
     }
 
-    /// The lateness in milliseconds that this share of the tasks does not pass (0.5: half of them).
+    /// Returns the lateness in milliseconds that this share of the tasks does not exceed (0.5: half
+    /// of them).
     pub fn lateness_at(&self, quantile: f64) -> i64 {
         let rank = (quantile * self.lateness.len() as f64).ceil() as usize;
         self.lateness[rank.clamp(1, self.lateness.len()) - 1]

@@ -1,5 +1,5 @@
-//! What the tests against real servers share: the servers, a cluster of one's own, nodes to start
-//! and kill, a consumer, and the ledger that holds what was promised against what arrived.
+//! Shared support of the tests against real servers: the servers, a cluster for each test, nodes to
+//! start and kill, a consumer, and the ledger that compares promises with arrived records.
 
 pub mod api;
 pub mod cluster;

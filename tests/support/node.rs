@@ -1,4 +1,4 @@
-//! A node: the real program in a process of its own.
+//! A node: the real program in a separate process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,13 +13,13 @@ use uuid::Uuid;
 use super::api::Api;
 use super::wait::{eventually, eventually_some};
 
-/// A debug build beside other tests starts in a second; one that takes over waits for heartbeats to
-/// age.
+/// A debug build beside other tests starts within a second, but a node that takes over waits for
+/// heartbeats to age.
 const START_DEADLINE: Duration = Duration::from_secs(120);
-/// Lines of its log that a failing test shows of each node.
+/// The number of log lines that a failing test shows for each node.
 const LOG_TAIL_LINES: usize = 60;
 
-/// A running node; killed when dropped.
+/// A running node, which is killed when dropped.
 #[derive(Debug)]
 pub struct Node {
     pub name: String,
@@ -29,17 +29,18 @@ pub struct Node {
     api: Option<Api>,
 }
 
-/// Where the tests run in the background, or outlive their terminal, they were told to ignore
-/// these.
+/// Resets these signals. Tests that run in the background, or outlive their terminal, were told to
+/// ignore them.
 const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT";
 
-/// The program (`PUNCTUAL_BIN`, else the one that cargo has built for this test) with arguments,
-/// and without the settings of the shell that runs the tests.
+/// Returns a command for the program with arguments, and without the settings of the shell that
+/// runs the tests. The program is `PUNCTUAL_BIN`, or else the one that cargo has built for this
+/// test.
 pub fn program(arguments: &[&str]) -> Command {
     program_with(&[DEFAULT_SIGNALS], arguments)
 }
 
-/// The program, with signals set by flags of `env`.
+/// As [`program`], with signals set by flags of `env`.
 fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
     let binary = std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
     let mut command = Command::new("env");
@@ -52,19 +53,20 @@ fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
 }
 
 impl Node {
-    /// Starts `punctual serve` with `arguments` and its log in `folder`; it may not be up yet.
+    /// Starts `punctual serve` with `arguments` and its log in `folder`. Does not wait until it is
+    /// up.
     pub fn spawn(name: &str, arguments: &[&str], folder: &Path) -> Self {
         Self::spawn_with(name, arguments, &[], folder)
     }
 
-    /// The same, by a parent that had it ignore some signals.
+    /// As [`Self::spawn`], with a parent that makes it ignore some signals.
     pub fn spawn_ignoring(name: &str, signals: &str, arguments: &[&str], folder: &Path) -> Self {
         let mut command = program_with(&[DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")], &["serve"]);
         command.args(arguments);
         Self::spawn_command(name, command, folder)
     }
 
-    /// The same, with variables in its environment.
+    /// As [`Self::spawn`], with environment variables.
     pub fn spawn_with(name: &str, arguments: &[&str], variables: &[(&str, &str)], folder: &Path) -> Self {
         let mut command = program(&["serve"]);
         command.args(arguments).envs(variables.iter().copied());
@@ -80,7 +82,7 @@ impl Node {
         Self { name: name.to_owned(), child, pid, log, api: None }
     }
 
-    /// Waits until the node says where it listens; it may not be ready yet.
+    /// Waits until the node reports its address. It may not be ready yet.
     pub async fn wait_listening(&mut self) {
         let what = format!("node {} says where it listens", self.name);
         let address = eventually_some(&what, START_DEADLINE, async || {
@@ -108,12 +110,12 @@ impl Node {
         self.api.as_ref().expect("the node was waited for")
     }
 
-    /// The id that the node has taken for this life.
+    /// Returns the id that the node has taken for this start.
     pub async fn id(&self) -> Uuid {
         self.api().cluster().await["node"].as_str().expect("/v1/cluster names the node that answers").parse().unwrap()
     }
 
-    /// The shards of each node, by its id, as this node sees them.
+    /// Returns the shards of each node, by its id, as this node sees them.
     pub async fn assignment(&self) -> HashMap<Uuid, Vec<u64>> {
         let cluster = self.api().cluster().await;
         let shards = |node: &Value| node["shards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect();
@@ -121,14 +123,14 @@ impl Node {
         nodes.map(|node| (node["id"].as_str().unwrap().parse().unwrap(), shards(node))).collect()
     }
 
-    /// All metrics as text.
+    /// Returns all metrics as text.
     pub async fn metrics(&self) -> String {
         let answer = self.api().get("/metrics").await;
         assert_eq!(answer.status, 200);
         answer.text
     }
 
-    /// kill -9; returns when the process is gone.
+    /// Kills the process with SIGKILL and waits until it is gone.
     pub async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
@@ -138,12 +140,12 @@ impl Node {
         self.signal("TERM");
     }
 
-    /// The terminal that it runs in is closed.
+    /// Sends SIGHUP, as if its terminal were closed.
     pub fn hang_up(&self) {
         self.signal("HUP");
     }
 
-    /// Stops the process in its tracks: it lives, and does nothing.
+    /// Stops the process with SIGSTOP: it exists, but does not run.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
@@ -166,8 +168,8 @@ impl Node {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// A figure of `/proc/<pid>/status` in bytes: `VmRSS` for the memory in use, `VmHWM` for the
-    /// most there ever was.
+    /// Returns a figure of `/proc/<pid>/status` in bytes: `VmRSS` is the memory in use, `VmHWM` its
+    /// peak.
     pub fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
@@ -180,7 +182,7 @@ impl Node {
         assert!(status.success(), "kill -s {signal} {pid} ({})", self.name);
     }
 
-    /// Where it listens, once it has said so.
+    /// Returns its address, once the node has reported it.
     pub fn address(&self) -> Option<String> {
         self.log().lines().find_map(|line| {
             let line: Value = serde_json::from_str(line).ok()?;
@@ -188,7 +190,7 @@ impl Node {
         })
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -201,7 +203,7 @@ impl Drop for Node {
         if std::thread::panicking() {
             eprintln!("--- node {}, the end of its log:\n{}\n---", self.name, self.log_tail());
         }
-        // The runtime kills and reaps it; a frozen one dies as well.
+        // The runtime kills and reaps the process, also a frozen one.
         if let Err(error) = self.child.start_kill() {
             eprintln!("node {} (pid {}) was not killed: {error}", self.name, self.pid);
         }

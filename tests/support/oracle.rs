@@ -1,8 +1,7 @@
-//! The oracle: from the requests and their answers alone, what the tables must hold; no more, and
-//! no less.
+//! The oracle: derives the exact contents of the tables from the requests and their answers alone.
 //!
-//! It is told each request with its answer, in the order in which they were answered. What was
-//! answered 2xx counts, and nothing else.
+//! It takes in each request with its answer, in the order of the answers. Only answers with a
+//! status 2xx count.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -18,41 +17,42 @@ use uuid::Uuid;
 use super::cluster::Cluster;
 use super::wait::{eventually_some, now_ms};
 
-/// One request, and what it was answered.
+/// A request and its answer.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub method: String,
-    /// With its query, percent-encoded.
+    /// The path with its query, percent-encoded.
     pub path: String,
     pub body: Vec<u8>,
     /// The header `Idempotency-Key`.
     pub key: Option<String>,
     pub status: u16,
     pub answer: Vec<u8>,
-    /// When it was answered, in milliseconds since the epoch.
+    /// The time of the answer, in milliseconds since the epoch.
     pub at: i64,
 }
 
-/// What has become of a task, as far as the answers tell.
+/// The state of a task, as far as the answers tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    /// It waits, is on its way, or was published.
+    /// The task waits, is on its way, or was published.
     Open,
     Cancelled,
-    /// One of those that a cancel of many may have met just before they were claimed.
+    /// A bulk cancel may have cancelled this task just before it was claimed.
     PerhapsCancelled,
     Dead,
     /// A dead letter that was dropped.
     Dropped,
 }
 
-/// A task that is due so much later than a cancel of many certainly waited then: the window, and
-/// how far the clock of the record may be behind.
+/// A task due at least this much later than a bulk cancel certainly waited then, in milliseconds.
+/// The figure covers the window and the error of the recorded clock.
 const CERTAINLY_WAITS: i64 = 2000;
-/// One that was due so long ago is certainly claimed, also on a busy machine.
+/// A task that was due at least this long ago is certainly claimed, also on a busy machine. In
+/// milliseconds.
 const MAY_STILL_WAIT: i64 = 20_000;
 
-/// A task that was accepted.
+/// An accepted task.
 #[derive(Debug)]
 struct Accepted {
     topic: String,
@@ -66,20 +66,20 @@ struct Accepted {
 #[derive(Debug, Default)]
 pub struct Oracle {
     tasks: HashMap<Uuid, Accepted>,
-    /// What each name stands for.
+    /// The task that each name stands for.
     names: HashMap<(String, String), Uuid>,
 }
 
 /// Name, key, payload and headers.
 type Kept = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, String)>);
 
-/// A task as some table has it.
+/// A task as it is in a table.
 #[derive(Debug)]
 struct Row {
     id: Uuid,
     state: String,
     topic: String,
-    /// Where the table has it.
+    /// Its contents, where the table has them.
     kept: Option<Kept>,
 }
 
@@ -142,7 +142,7 @@ impl Oracle {
 
     fn submitted_many(&mut self, call: &Call) {
         let batch: Batch = serde_json::from_slice(&call.body).unwrap_or_else(|_no_task_in_it| {
-            // Some of its items are no objects: those are read again, one by one.
+            // Some items are not objects. Those are read again, one by one.
             #[derive(Deserialize)]
             struct Raw {
                 tasks: Vec<Box<RawValue>>,
@@ -219,7 +219,7 @@ impl Oracle {
         }
     }
 
-    /// Tasks that died since they were accepted: nobody is answered that.
+    /// Records tasks that died since they were accepted. No answer tells this.
     pub fn died(&mut self, ids: impl IntoIterator<Item = Uuid>) {
         for id in ids {
             self.tasks.get_mut(&id).expect("what died was accepted").fate = Fate::Dead;
@@ -245,8 +245,8 @@ impl Oracle {
         self.tasks.len()
     }
 
-    /// Fails the test unless the tables and the execlog hold exactly this; waits until what is due
-    /// by now has ended.
+    /// Waits until all tasks due by now have ended. Then fails the test unless the tables and the
+    /// execlog hold exactly the expected contents.
     pub async fn check(&self, cluster: &Cluster, deadline: Duration) {
         let due_by = now_ms();
         let rows = eventually_some("what is due has ended", deadline, async || {
@@ -296,7 +296,7 @@ fn has_ended(state: &str) -> bool {
     matches!(state, "published" | "cancelled" | "dead")
 }
 
-/// All tasks of all tables, as of one moment.
+/// Returns all tasks of all tables, as of one moment.
 async fn rows_of(cluster: &Cluster) -> Vec<Row> {
     let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
         union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload, headers from task_far
@@ -311,7 +311,8 @@ async fn rows_of(cluster: &Cluster) -> Vec<Row> {
     rows.into_iter().map(row).collect()
 }
 
-/// Headers out of the column: lengths of name (2 bytes) and value (4 bytes) before each.
+/// Reads headers from their column. The lengths of name (2 bytes) and value (4 bytes) precede each
+/// header.
 fn headers_of(mut rest: &[u8]) -> Vec<(String, String)> {
     let mut headers = Vec::new();
     while !rest.is_empty() {
@@ -326,7 +327,7 @@ fn headers_of(mut rest: &[u8]) -> Vec<(String, String)> {
     headers
 }
 
-/// Members of an object in their order.
+/// The members of an object in their order.
 struct Pairs(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Pairs {
@@ -349,7 +350,7 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-/// What a request for many tasks means.
+/// The selection of a request for many tasks.
 struct Range {
     topic: String,
     due_from: i64,
@@ -380,11 +381,11 @@ fn answer_of(call: &Call) -> Value {
     serde_json::from_slice(&call.answer).unwrap()
 }
 
-/// The name that a key stands for, as JSON: the content of a string of RFC 8941, or the key as it
-/// is.
+/// Returns the name that a key stands for, as JSON: the content of an RFC 8941 string, or the key
+/// itself.
 fn name_of(key: &str) -> Box<RawValue> {
     let quoted = key.trim().strip_prefix('"').and_then(|key| key.strip_suffix('"'));
-    // Both of its escapes are JSON's as well.
+    // Both escapes of RFC 8941 are also valid in JSON.
     let name = quoted.map_or_else(|| key.trim().to_owned(), |quoted| serde_json::from_str(&format!("\"{quoted}\"")).unwrap());
     serde_json::value::to_raw_value(&name).unwrap()
 }
@@ -397,12 +398,12 @@ fn id_of(task: &Value) -> Uuid {
     task["id"].as_str().unwrap_or_else(|| panic!("no id in {task}")).parse().unwrap()
 }
 
-/// The first 48 bits of an id, in milliseconds.
+/// Returns the first 48 bits of an id, in milliseconds.
 fn due_at(id: Uuid) -> i64 {
     i64::try_from(id.as_u128() >> 80).unwrap()
 }
 
-/// A segment of a path without its percent-encoding.
+/// Returns a segment of a path without its percent-encoding.
 fn decoded(segment: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = segment.as_bytes();

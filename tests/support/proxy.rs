@@ -1,4 +1,4 @@
-//! A way to a server that can be opened, muted and closed.
+//! A proxy to a server that can be opened, muted and closed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::stack::Stack;
 use super::wait::{now_ms, until};
 
-/// Where connections are forwarded to.
+/// The target of connections.
 #[derive(Clone, Debug)]
 pub enum Target {
     Tcp(String),
     Unix(String),
 }
 
-/// A port that nobody listens on unless it is open.
+/// A port without a listener unless the proxy is open.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     target: Target,
     is_muted: Arc<AtomicBool>,
-    /// How long what the server says is on its way, in milliseconds.
+    /// The delay of the server's answers, in milliseconds.
     way_back: i64,
-    /// To drop the guard closes the port and all connections.
+    /// Dropping the guard closes the port and all connections.
     accepting: Option<(DropGuard, JoinHandle<()>)>,
 }
 
@@ -61,12 +61,12 @@ impl Proxy {
         self.address
     }
 
-    /// What the server says takes so long on its way, once the proxy is opened.
+    /// Delays the server's answers by this long, once the proxy is opened.
     pub fn slow_answers(&mut self, way_back: Duration) {
         self.way_back = i64::try_from(way_back.as_millis()).unwrap();
     }
 
-    /// From now on connections come through.
+    /// Lets connections through from now on.
     pub async fn open(&mut self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
         self.is_muted.store(false, Ordering::Relaxed);
@@ -81,13 +81,13 @@ impl Proxy {
         self.accepting = Some((guard, accepting));
     }
 
-    /// From now on the server still hears its clients, and nobody hears the server; until the way
-    /// is opened anew.
+    /// Mutes the server: it still receives requests, but its answers are lost until the proxy is
+    /// opened again.
     pub fn mute(&self) {
         self.is_muted.store(true, Ordering::Relaxed);
     }
 
-    /// From now on none do, and those that did are cut.
+    /// Refuses new connections and cuts the existing ones.
     pub async fn close(&mut self) {
         if let Some((guard, accepting)) = self.accepting.take() {
             drop(guard);
@@ -96,7 +96,7 @@ impl Proxy {
     }
 }
 
-/// The way back from the server.
+/// The direction from the server to its clients.
 #[derive(Clone, Debug, Default)]
 struct Back {
     is_muted: Arc<AtomicBool>,
@@ -125,7 +125,7 @@ async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncW
     }
 }
 
-/// Passes on what comes, until there is no more; while it is muted, what comes is lost.
+/// Forwards data until the end of the stream. Discards data while muted.
 async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, way: &Back) -> Result<(), std::io::Error> {
     let mut buffer = vec![0; 64 << 10];
     loop {

@@ -1,4 +1,4 @@
-//! Kafka's quota of what a client may send, over Kafka's own protocol: librdkafka cannot set one.
+//! Kafka's quota for producers, set over Kafka's own protocol, because librdkafka cannot set one.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 const ALTER_CLIENT_QUOTAS: i16 = 49;
-/// The only one without compact strings.
+/// The only version without compact strings.
 const VERSION: i16 = 0;
 const CORRELATION: i32 = 1;
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Sets what the clients of this id may send in a second, in bytes.
+/// Sets the bytes per second that the clients of this id may send.
 pub async fn set(kafka: &str, client_id: &str, bytes_per_second: f64) {
     let request = request(client_id, bytes_per_second);
     let answer = tokio::time::timeout(DEADLINE, exchange(kafka, &request)).await;
     let answer = answer.expect("Kafka answers").expect("Kafka can be asked");
-    // The correlation id, how long the answer was held back, the number of entities, and the error
+    // The answer holds the correlation id, the throttle time, the number of entities, and the error
     // of the first one.
     let well = [CORRELATION.to_be_bytes().as_slice(), &0_i32.to_be_bytes(), &1_i32.to_be_bytes(), &0_i16.to_be_bytes()].concat();
     assert!(answer.starts_with(&well), "alter the quota: answered {answer:?}");
@@ -37,17 +37,17 @@ fn request(client_id: &str, bytes_per_second: f64) -> Vec<u8> {
     bytes.extend(VERSION.to_be_bytes());
     bytes.extend(CORRELATION.to_be_bytes());
     put_text(&mut bytes, "tests");
-    // One entity, which has one part.
+    // One entity with one part.
     bytes.extend(1_i32.to_be_bytes());
     bytes.extend(1_i32.to_be_bytes());
     put_text(&mut bytes, "client-id");
     put_text(&mut bytes, client_id);
-    // One change of it, which does not take it away.
+    // One change of the quota, which does not remove it.
     bytes.extend(1_i32.to_be_bytes());
     put_text(&mut bytes, "producer_byte_rate");
     bytes.extend(bytes_per_second.to_be_bytes());
     bytes.push(0);
-    // Not only tried out.
+    // `validate_only` is false.
     bytes.push(0);
     bytes
 }

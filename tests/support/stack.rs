@@ -1,9 +1,9 @@
-//! The servers that the tests talk to.
+//! The servers that the tests use.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where Postgres, Kafka and etcd are.
+/// The addresses of Postgres, Kafka and etcd.
 #[derive(Clone, Debug)]
 pub struct Stack {
     pub database_url: String,
@@ -12,8 +12,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The servers that all tests share. They must be up: a test that needs a server fails without
-    /// it.
+    /// Returns the servers that all tests share. They must be up: a test that needs a server fails
+    /// without it.
     pub fn shared() -> Self {
         Self {
             database_url: setting("PUNCTUAL_TEST_POSTGRES", "PUNCTUAL_DATABASE_URL"),
@@ -22,7 +22,7 @@ impl Stack {
         }
     }
 
-    /// The URL of another database of the same server.
+    /// Returns the URL of another database of the same server.
     pub fn database(&self, name: &str) -> String {
         let mut url = reqwest::Url::parse(&self.database_url).unwrap();
         url.set_path(&format!("/{name}"));
@@ -37,19 +37,19 @@ fn setting(first: &str, second: &str) -> String {
     })
 }
 
-/// A stack of its own for a test that stops servers; forgotten with all its data when dropped.
+/// A separate stack for a test that stops servers. It is deleted with all its data when dropped.
 #[derive(Debug)]
 pub struct OwnStack {
     name: String,
     pub stack: Stack,
-    /// Of a breakable one.
+    /// The extras of a breakable stack.
     pub extras: Option<Extras>,
 }
 
-/// What a breakable stack has besides.
+/// The additional parts of a breakable stack.
 #[derive(Clone, Debug)]
 pub struct Extras {
-    /// Where toxiproxy's API is.
+    /// The address of toxiproxy's API.
     pub toxiproxy: String,
     /// The folder of Postgres's small disk.
     pub disk: String,
@@ -62,7 +62,8 @@ impl OwnStack {
         Self::up(name, &[]).await
     }
 
-    /// With ways to its servers that can be cut, and a disk that can be full.
+    /// Starts a stack with proxies to its servers that can be cut, and a disk that can be filled
+    /// up.
     pub async fn start_breakable(name: &str) -> Self {
         Self::up(name, &["--breakable"]).await
     }
@@ -86,23 +87,23 @@ impl OwnStack {
         Self { name, stack, extras }
     }
 
-    /// The folder of the servers' logs.
+    /// Returns the folder of the servers' logs.
     pub fn logs(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
     }
 
-    /// Has Kafka know of a second broker, which is away: for topics that have a replica there. No
-    /// topic may be made meanwhile.
+    /// Registers a second broker with Kafka that is down, for topics that have a replica there. No
+    /// topic may be created meanwhile.
     pub async fn know_second_broker(&self) {
         run(&["second-broker", "--name", &self.name]).await;
     }
 
-    /// Takes all room on Postgres's disk away, or gives it back.
+    /// Fills Postgres's disk, or frees its space again.
     pub async fn disk(&self, fullness: &str) {
         run(&["disk", fullness, "--name", &self.name]).await;
     }
 
-    /// Stops `postgres`, `kafka` or `etcd` in good order; returns when it is gone.
+    /// Shuts `postgres`, `kafka` or `etcd` down gracefully. Returns when it is gone.
     pub async fn stop(&self, service: &str) {
         run(&["stop", service, "--name", &self.name]).await;
     }
@@ -112,7 +113,7 @@ impl OwnStack {
         run(&["kill", service, "--name", &self.name]).await;
     }
 
-    /// Starts a server again, on the same port and data; returns when it answers.
+    /// Starts a server again, on the same port and data. Returns when it answers.
     pub async fn start_again(&self, service: &str) {
         run(&["start", service, "--name", &self.name]).await;
     }

@@ -15,14 +15,14 @@ use super::wait::now_ms;
 
 const TICK: Duration = Duration::from_millis(40);
 
-/// Submits until it is stopped, to whichever node answers.
+/// Submits until it is stopped, to any node that answers.
 #[derive(Debug)]
 pub struct Traffic {
     stopping: CancellationToken,
     running: JoinHandle<()>,
 }
 
-/// What to submit.
+/// The tasks to submit.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub topic: String,
@@ -38,7 +38,7 @@ impl Traffic {
         Self { stopping, running }
     }
 
-    /// Submits no more; returns when what was under way has its answer.
+    /// Stops submitting. Returns when all requests in progress have been answered.
     pub async fn stop(self) {
         self.stopping.cancel();
         self.running.await.expect("the traffic goes on until it is stopped");
@@ -53,7 +53,7 @@ async fn submit(plan: Plan, ledger: Arc<Ledger>, nodes: Vec<Api>, stopping: Canc
     let mut turn = 0_usize;
     while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
         let tasks: Vec<Value> = (0..per_tick).map(|_| task(&plan, &mut serial)).collect();
-        // A node that is not there has stored nothing: the next one gets the same tasks.
+        // A node that is down has stored no tasks, so the next one gets the same tasks.
         for _ in 0..nodes.len() {
             turn += 1;
             if submit_once(&nodes[turn % nodes.len()], &tasks, &ledger).await {
@@ -70,7 +70,7 @@ fn task(plan: &Plan, serial: &mut u64) -> Value {
     json!({ "topic": plan.topic, "due_at": due_at, "payload_text": text, "key": (*serial % 500).to_string(), "headers": { SERIAL_HEADER: text } })
 }
 
-/// False when the node has certainly stored nothing.
+/// Returns false when the node has certainly stored no tasks.
 async fn submit_once(node: &Api, tasks: &[Value], ledger: &Ledger) -> bool {
     let body = json!({ "tasks": tasks }).to_string().into_bytes();
     let answer = node.try_send(Method::POST, "/v1/tasks/batch", Some(("application/json", body))).await;

@@ -1,16 +1,17 @@
-//! Waiting for facts. The only place of the tests where time is spent without a fact to show for
+//! Waits for conditions. No other place in the tests spends time without a condition to show for
 //! it.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a fact is looked for again, ..
+/// The first interval between two checks of a condition.
 const POLL: Duration = Duration::from_millis(15);
-/// .. once it has not come true for so long: ever more throttle, down to this. A look may count
-/// thousands of rows, beside the tests that run meanwhile.
+/// The longest interval. A condition that stays false is checked less and less often, because a
+/// check may count thousands of rows beside other tests that run meanwhile.
 const POLL_PATIENT: Duration = Duration::from_millis(120);
 const PATIENT_AFTER: Duration = Duration::from_millis(500);
 
-/// Waits until `holds`; after `deadline` the test fails, saying `what` did not come true.
+/// Waits until `holds`. After `deadline` the test fails, with a message that `what` did not come
+/// true.
 pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
     eventually_some(what, deadline, async || holds().await.then_some(())).await;
 }
@@ -21,7 +22,7 @@ pub async fn eventually_some<T>(what: &str, deadline: Duration, find: impl Async
     found.unwrap_or_else(|| panic!("not within {deadline:?}: {what}"))
 }
 
-/// Looks again and again until there is a value or `deadline` has passed.
+/// Repeats a look-up until there is a value or `deadline` has passed.
 pub async fn look_for<T>(deadline: Duration, mut find: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     let mut poll = POLL;
@@ -38,7 +39,7 @@ pub async fn look_for<T>(deadline: Duration, mut find: impl AsyncFnMut() -> Opti
     }
 }
 
-/// Watches for a span that `holds` never stops being true.
+/// Checks for a time span that `holds` never stops being true.
 pub async fn throughout(what: &str, span: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + span;
     while Instant::now() < end {
@@ -47,15 +48,15 @@ pub async fn throughout(what: &str, span: Duration, mut holds: impl AsyncFnMut()
     }
 }
 
-/// Waits until this machine's wall clock shows `millis`. For things that a test does at a planned
-/// moment, never for things it waits for.
+/// Waits until this machine's wall clock shows `millis`. For actions that a test does at a planned
+/// moment, never for conditions that it waits for.
 pub async fn until(millis: i64) {
     let wait = u64::try_from(millis - now_ms()).unwrap_or(0);
     tokio::time::sleep(Duration::from_millis(wait)).await;
 }
 
-/// Milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka share in
-/// these tests.
+/// Returns the milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka
+/// share in these tests.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     i64::try_from(since_epoch.as_millis()).unwrap()

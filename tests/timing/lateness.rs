@@ -1,4 +1,4 @@
-//! How late tasks are when nothing fails.
+//! Tests how late tasks are without faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,16 @@ use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, NONE, Node, Record, Traffic};
 
 const DEADLINE: Duration = Duration::from_secs(180);
-/// Generous: a debug build, on a machine that runs Postgres, Kafka, the traffic and the consumer as
-/// well. Release figures are in the README.
+/// A generous limit, for a debug build on a machine that also runs Postgres, Kafka, the traffic and
+/// the consumer. The README has the figures of a release build.
 const P99_MAX_MS: i64 = 50;
-/// Where bare commits take long, so do claims: a task waits for a submit's, a claim's and what is
-/// in watermark of them.
+/// Claims are slow where bare commits are slow. A task waits for the commit of its submit, for that
+/// of its claim, and for the commits ahead of them.
 const COMMITS: i64 = 5;
-/// What is due so soon may still have to be claimed.
+/// A task that is due this soon may still have to be claimed.
 const WINDOW_MS: i64 = 200;
-/// So many tasks must have met no moment at which the machine stood still, of so many at most.
+/// The number of tasks that must not have met a stall of the machine. The test publishes at most
+/// [`ROUNDS_MAX`] rounds of [`ROUND`] tasks to reach it.
 const UNDISTURBED_MIN: usize = 3750;
 const ROUND: usize = 5000;
 const ROUNDS_MAX: usize = 4;
@@ -28,7 +29,7 @@ async fn at_500_tasks_a_second_they_are_on_time() {
     let cluster = Cluster::start("lateness").await;
     let node = cluster.node().await;
     let stalls = Stalls::watch(&cluster.database).await;
-    // The first second is the worst: it is not measured.
+    // The first second is the slowest and is not measured.
     publish(&cluster, &node, "warm-up", 1000).await;
     let mut lateness = Vec::new();
     for round in 1..=ROUNDS_MAX {
@@ -46,7 +47,7 @@ async fn at_500_tasks_a_second_they_are_on_time() {
     assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {bound} ms late", lateness.len());
 }
 
-/// Publishes so many tasks, each of which must arrive once.
+/// Publishes `count` tasks, each of which must arrive once.
 async fn publish(cluster: &Cluster, node: &Node, name: &str, count: usize) -> Vec<Record> {
     let topic = cluster.topic(name).await;
     let consumer = cluster.consumer(&topic);

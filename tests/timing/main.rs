@@ -1,4 +1,4 @@
-//! Promises that are figures: how late, how quick, how much. They run alone, one after the other:
+//! Promises with figures: lateness, speed, resources. These tests run alone, one after another:
 //! `cargo test --test timing -- --test-threads=1`.
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! When the machine or its disk stood still: for the tests that promise times, which no program can
-//! keep then.
+//! Records when the machine or its disk stalled. No program can keep time limits during a stall, so
+//! the tests of such limits leave stalls out.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,11 +13,11 @@ const EVERY_MS: i64 = 10;
 /// A bare commit takes about 1 ms.
 const STALL_MS: i64 = 50;
 
-/// Bare commits, one after the other, until it is dropped.
+/// Makes bare commits, one after another, until it is dropped.
 #[derive(Debug)]
 pub struct Stalls {
     watching: JoinHandle<()>,
-    /// When each was to begin, and when it ended.
+    /// The planned start and the end of each commit.
     seen: Arc<Mutex<Vec<(i64, i64)>>>,
 }
 
@@ -30,8 +30,8 @@ impl Stalls {
             loop {
                 let planned = now_ms() + EVERY_MS;
                 until(planned).await;
-                // From when it should have begun: a machine that stands still between two commits
-                // stands still as well.
+                // The time counts from the planned start, so that a stall between two commits
+                // counts as well.
                 let mut transaction = connection.begin().await.unwrap();
                 sqlx::query("select pg_logical_emit_message(true, 'stalls', '')").execute(&mut *transaction).await.unwrap();
                 transaction.commit().await.unwrap();
@@ -41,26 +41,26 @@ impl Stalls {
         Self { watching, seen }
     }
 
-    /// True when a commit took long at some moment between `begin` and `end`, or so shortly before
-    /// that what had piled up was not worked off yet.
+    /// Returns true when a commit was slow between `begin` and `end`, or so shortly before that its
+    /// backlog was not yet worked off.
     pub fn meets(&self, begin: i64, end: i64) -> bool {
         self.seen().iter().filter(is_stall).any(|stall| stall.0 <= end && begin <= stall.1 + took(stall))
     }
 
-    /// How long commits that took long took in all, of those that met the span.
+    /// Returns the total duration of the slow commits that overlap the span.
     pub fn total_ms(&self, begin: i64, end: i64) -> i64 {
         self.seen().iter().filter(is_stall).filter(|stall| stall.0 <= end && begin <= stall.1).map(took).sum()
     }
 
-    /// When the last commit that took longer than so many milliseconds ended, of those that met the
-    /// span.
+    /// Returns when the last commit of the span that took more than `longer_than` milliseconds
+    /// ended.
     pub fn last_end(&self, begin: i64, end: i64, longer_than: i64) -> Option<i64> {
         let seen = self.seen();
         let long = seen.iter().filter(|commit| took(commit) > longer_than && commit.0 <= end && begin <= commit.1);
         long.map(|commit| commit.1).max()
     }
 
-    /// What 99 of 100 commits took at most, so far.
+    /// Returns the p99 of the commits so far.
     pub fn p99_ms(&self) -> i64 {
         let mut all: Vec<i64> = self.seen().iter().map(took).collect();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! How long a cluster is without a node that left, or died.
+//! Tests how long a cluster is without a node that left or died.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, Record, Traffic, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The default session TTL, and the second that the take-over may take on top of it.
+/// The default session TTL, plus 1 s that the take-over may add.
 const TAKE_OVER_MS: i64 = 3000 + 1000;
-/// An observation with a longer gap is worth nothing: half of the TTL.
+/// An observation with a longer gap is void: half of the TTL.
 const OBSERVED_ANEW_MS: i64 = 1500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,8 +25,8 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let stalls = Stalls::watch(&cluster.database).await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    // To the survivor only, and not within the window: what is due must be claimed by the owner of
-    // its shard.
+    // Tasks are submitted only to the survivor, and not within the window, so that the owner of
+    // their shard must claim them.
     let plan = Plan { topic, tasks_per_second: 400, ahead: 1500..4000 };
     let traffic = Traffic::start(plan, &ledger, &[survivor.api().clone()]);
     consumer.wait_count(1000, DEADLINE).await;
@@ -50,13 +50,13 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let firsts: Vec<i64> = orphaned.iter().filter_map(|shard| first_at.get(shard)).copied().collect();
     assert_eq!(firsts.len(), orphaned.len(), "each orphaned shard had a task due after the death");
     let taken_over_at = *firsts.iter().max().unwrap();
-    // Who could not look for half a TTL observes the dead node anew, from when it can.
+    // A node that could not look for half a TTL observes the dead node anew, from its next look on.
     let observed_from = stalls.last_end(killed_at, taken_over_at, OBSERVED_ANEW_MS).unwrap_or(killed_at);
     let stalled = stalls.total_ms(observed_from, taken_over_at);
     let waits: Vec<i64> = firsts.iter().map(|first| first - observed_from).collect();
     eprintln!("orphaned shards published again after {waits:?} ms, of which the machine stood still for {stalled}");
     assert!(waits.iter().all(|wait| *wait <= TAKE_OVER_MS + stalled), "{waits:?} ms, {stalled} ms are the machine's");
-    // And what was due later still is on time again.
+    // Later tasks are on time again.
     let late = consumer.records().into_iter().filter(|record| due_at(record.task_id()) > taken_over_at);
     let worst = late.map(|record| undisturbed_ms(&stalls, &record)).max().unwrap();
     assert!(worst < 1000, "{worst} ms late after the take-over");
@@ -90,7 +90,7 @@ async fn after_sigterm_no_task_is_later_than_a_second() {
     assert!(worst <= 1000, "{worst} ms late");
 }
 
-/// How late a record was, but for the time that the machine stood still meanwhile.
+/// Returns the lateness of a record, less the time that the machine stalled meanwhile.
 fn undisturbed_ms(stalls: &Stalls, record: &Record) -> i64 {
     let due_at = due_at(record.task_id());
     record.timestamp - due_at - stalls.total_ms(due_at, record.timestamp)

@@ -1,5 +1,5 @@
-//! What changes dead letters, and many tasks at once: cancels by topic and due time; dead letters
-//! put back or dropped.
+//! Handlers for many tasks at once, by topic and due time: cancel tasks, redrive or drop dead
+//! letters. The handlers for one dead letter are here, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::node::messages::Bulk;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
-/// Which tasks are meant. The topic is required: nobody should empty a cluster by a forgotten
-/// field.
+/// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty a
+/// cluster.
 fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {
@@ -38,13 +38,13 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
     let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
-    // Null, as answers have it.
+    // Answers write a missing cursor as null, so null is accepted here.
     let cursor = cursor.filter(|cursor| cursor.get() != "null").map(|cursor| string(cursor, "cursor")).transpose()?;
     let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
     Ok(Bulk { from, ..bulk })
 }
 
-/// What becomes of many tasks.
+/// The change that a call makes to many tasks.
 #[derive(Clone, Copy)]
 enum Change {
     Cancel,
@@ -60,7 +60,8 @@ impl Change {
         }
     }
 
-    /// What a task is afterwards, as problems say it, and the member that counts them.
+    /// The state of a changed task, as problems write it. The member that counts these tasks has
+    /// the same name.
     const fn done(self) -> &'static str {
         match self {
             Self::Cancel => "cancelled",
@@ -70,15 +71,16 @@ impl Change {
     }
 }
 
-/// How far a call has come.
+/// The answer: how far the call has come.
 #[derive(Serialize)]
 struct DoneJson {
-    /// How many it has changed, under the name of what was done.
+    /// The number of changed tasks, under the name of the change.
     #[serde(flatten)]
     count: BTreeMap<&'static str, u64>,
     more: bool,
     dry_run: bool,
-    /// Both null when the call came to the end, or when the next one begins anew.
+    /// `searched_to` and `cursor` are null when the call reached the end, or when the next one
+    /// starts over.
     searched_to: Option<Rfc3339>,
     cursor: Option<String>,
     topic_known: Option<bool>,
@@ -90,7 +92,7 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
     preconditions::refuse(request.headers())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
     let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
-    // A dry run has changed nothing in any case.
+    // A dry run never changes anything.
     let unknown = |reason: &str| {
         if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(change.done(), reason) }
     };
@@ -117,22 +119,22 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
     Ok(answers::json(StatusCode::OK, &answer))
 }
 
-/// `POST /v1/tasks/cancel`
+/// Handles `POST /v1/tasks/cancel`.
 pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Cancel).await
 }
 
-/// `POST /v1/dead/redrive`
+/// Handles `POST /v1/dead/redrive`.
 pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Redrive).await
 }
 
-/// `POST /v1/dead/drop`
+/// Handles `POST /v1/dead/drop`.
 pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Drop).await
 }
 
-/// The answer to a change of one dead letter.
+/// Returns the answer to a change of one dead letter.
 fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
         Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
@@ -140,7 +142,7 @@ fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
     }
 }
 
-/// `POST /v1/dead/{id}/redrive`
+/// Handles `POST /v1/dead/{id}/redrive`.
 pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
@@ -151,7 +153,7 @@ pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request:
     answer_of(shared.ask(deadline, shared.service.redrive(id), unknown).await?)
 }
 
-/// `DELETE /v1/dead/{id}`
+/// Handles `DELETE /v1/dead/{id}`.
 pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;

@@ -1,4 +1,4 @@
-//! The cluster as the node that is asked sees it.
+//! Handler of `GET /v1/cluster`: the cluster, as the answering node sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::node::messages::{ClusterView, NodeView, UnavailableTopic};
 #[derive(Serialize)]
 struct ClusterJson<'a> {
     node: Shown<NodeId>,
-    /// The cluster's clock; null before Postgres has told it.
+    /// The cluster's clock; null until Postgres has answered.
     now: Option<Rfc3339>,
     shard_count: u16,
     window_ms: u64,
     horizon_ms: u64,
     leaf_ms: u64,
     nodes: Vec<NodeJson<'a>>,
-    /// Null before it was counted.
+    /// Null until the first count.
     backlog: Option<BacklogJson>,
     unavailable_topics: Vec<UnavailableTopicJson<'a>>,
     throttled: bool,
-    /// What the node that answers lacks to be ready.
+    /// The reasons why the answering node is not ready.
     missing: Vec<NotReadyJson<'a>>,
 }
 
@@ -39,7 +39,7 @@ struct UnavailableTopicJson<'a> {
     topic: &'a str,
     gone: bool,
     unavailable_ms: u64,
-    /// Null while its records only wait.
+    /// Null while the topic's records only wait.
     reason: Option<&'a str>,
 }
 

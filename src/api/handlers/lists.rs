@@ -1,4 +1,4 @@
-//! Lists: pending tasks and how many there are, dead letters.
+//! Handlers of lists: pages of pending tasks and of dead letters, and counts.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::node::messages::{Counts, Figure};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
-/// Tasks of a page.
+/// The number of tasks in a page, unless the request says otherwise.
 pub const LIMIT: usize = 100;
 pub const LIMIT_MAX: usize = 1000;
-/// Bytes that a task takes in a page, about.
+/// Approximate bytes of a task in a page.
 const TASK_BYTES: usize = 250;
 const MINUTE_BYTES: usize = 80;
 
-/// What a request for a page asks for.
+/// The parameters of a request for a page.
 struct Wanted {
     list: List,
     selection: Selection,
@@ -51,7 +51,7 @@ pub fn text_of(cursor: Cursor, list: List, selection: &Selection) -> String {
     URL_SAFE_NO_PAD.encode(cursor.to_bytes(list, selection))
 }
 
-/// Reads a position that [`text_of`] has written for the same list and filters.
+/// Reads a cursor that [`text_of`] has written for the same list and filters.
 pub fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor, Problem> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
     bytes.and_then(|bytes| Cursor::of_bytes(&bytes, list, selection)).ok_or_else(|| {
@@ -63,17 +63,17 @@ pub fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor
 #[derive(Serialize)]
 struct PageJson<'a> {
     tasks: Vec<TaskJson<'a>>,
-    /// Null when the list is at its end.
+    /// Null at the end of the list.
     cursor: Option<String>,
     topic_known: Option<bool>,
 }
 
-/// `GET /v1/tasks`
+/// Handles `GET /v1/tasks`.
 pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     page(&shared, &uri, List::Tasks).await
 }
 
-/// `GET /v1/dead`
+/// Handles `GET /v1/dead`.
 pub async fn dead(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     page(&shared, &uri, List::DeadLetters).await
 }
@@ -96,7 +96,7 @@ async fn page(shared: &Shared, uri: &Uri, list: List) -> Result<Response, Proble
     Ok(answers::json_of(StatusCode::OK, &PageJson { tasks, cursor, topic_known }, capacity))
 }
 
-/// The list, when a search that found nothing has found that there is nothing of the topic in it.
+/// Returns the list if an empty result proves that it has no tasks of the topic at all.
 pub fn searched(list: List, selection: &Selection) -> Option<List> {
     (selection.due_from.is_none() && selection.due_to.is_none()).then_some(list)
 }
@@ -155,7 +155,7 @@ impl<'a> CountsJson<'a> {
     }
 }
 
-/// `GET /v1/tasks/counts`
+/// Handles `GET /v1/tasks/counts`.
 pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
@@ -164,7 +164,7 @@ pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respo
     let capacity = counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     let mut answer = CountsJson::of(&counts);
     if let Some(topic) = topic.filter(|_| counts.pending.task_count == 0) {
-        // A sample may have passed them by.
+        // A sample may have missed tasks of the topic.
         let searched = counts.pending.is_exact.then_some(List::Tasks);
         answer.topic_known = shared.knows_topic(deadline, &topic, searched).await;
     }

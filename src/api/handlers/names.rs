@@ -1,4 +1,5 @@
-//! Tasks by their names: replace (or create) one, look one up, cancel one.
+//! Handlers of tasks by name: create or replace, look up, cancel. A task's name is the caller's
+//! idempotency key.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ use crate::node::messages::{Placed, Refusal};
 
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
 
-/// Why a PUT takes no `Idempotency-Key`.
+/// The reason why a PUT takes no `Idempotency-Key`.
 const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/names.md says; the key of a POST is the name of its task";
 
-/// Topic and name of the path; a problem where no task can have them.
+/// Reads topic and name from the path. Returns a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
     let Path((topic, name)) = path.map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
     let topic = TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
@@ -31,7 +32,7 @@ fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
     Ok((topic, name))
 }
 
-/// `PUT /v1/topics/{topic}/tasks/{name}`
+/// Handles `PUT /v1/topics/{topic}/tasks/{name}`.
 pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
@@ -61,7 +62,7 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     }
 }
 
-/// `GET /v1/topics/{topic}/tasks/{name}`
+/// Handles `GET /v1/topics/{topic}/tasks/{name}`.
 pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
@@ -72,7 +73,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: U
     }
 }
 
-/// `DELETE /v1/topics/{topic}/tasks/{name}`
+/// Handles `DELETE /v1/topics/{topic}/tasks/{name}`.
 pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;

@@ -1,4 +1,4 @@
-//! What a node says of itself: whether it is alive, ready, and how it is doing; and its interface.
+//! Handlers about one node: liveness, readiness, metrics, and the docs of its interface.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ struct Health {
     status: &'static str,
 }
 
-/// 200 as long as the process answers: no server that it needs is asked, for a restart would heal
-/// none of them.
+/// Answers 200 as long as the process answers. It asks no server that the node depends on, because
+/// a restart would heal none of them.
 pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }
 
-/// 200 once the node can claim and publish; 503 with what is missing.
+/// Answers 200 once the node can claim and publish, and 503 with the reasons until then.
 pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let missing = shared.service.missing();
     if missing.is_empty() {
@@ -36,7 +36,7 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     Problem::not_ready(missing).into_response()
 }
 
-/// All metrics of the process, as OpenMetrics.
+/// Answers all metrics of the process, as OpenMetrics.
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     match telemetry::encode(&shared.registry) {
         Ok(text) => answers::text(StatusCode::OK, telemetry::CONTENT_TYPE, text),
@@ -46,19 +46,19 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
 
 const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
-/// `GET /openapi.json`
+/// Handles `GET /openapi.json`.
 pub async fn document(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
     query::refuse(&uri)?;
     Ok(answers::text(StatusCode::OK, "application/json", shared.document.clone()))
 }
 
-/// `GET /problems`
+/// Handles `GET /problems`.
 pub async fn problems(uri: Uri) -> Result<Response, Problem> {
     query::refuse(&uri)?;
     Ok(answers::text(StatusCode::OK, MARKDOWN, pages::all()))
 }
 
-/// `GET /problems/{slug}`
+/// Handles `GET /problems/{slug}`.
 pub async fn problem(path: Result<Path<String>, PathRejection>, uri: Uri) -> Result<Response, Problem> {
     query::refuse(&uri)?;
     let page = path.ok().and_then(|Path(slug)| pages::of(&slug));

@@ -1,4 +1,4 @@
-//! Tasks: submit one, submit many, look one up, cancel one.
+//! Handlers of tasks: submit one or many, look up, cancel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::api::shared::{Deadline, Shared};
 use crate::domain::{TaskId, TaskState, Timestamp};
 use crate::node::messages::{Accepted, Draft, Refusal, Verdict};
 
-/// What a task of a batch takes beside its bytes, until the batch is answered: as it was read, as
-/// it is stored, and what its answer repeats of it.
+/// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
+/// as stored, and the fields that its answer repeats.
 const ITEM_BYTES: usize = 512;
-/// Items of a batch that are read before other requests get their turn.
+/// Items of a bulk submit that are read before other requests get their turn.
 const ITEMS_AT_ONCE: usize = 256;
-/// Bytes that an item takes in the answer to a batch, about.
+/// Approximate bytes of an item in the answer to a bulk submit.
 const RESULT_BYTES: usize = 200;
 
-/// Why a batch takes no `Idempotency-Key`.
+/// The reason why a bulk submit takes no `Idempotency-Key`.
 const NO_KEY_OF_BATCH: &str =
     "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
 
-/// `POST /v1/tasks`
+/// Handles `POST /v1/tasks`.
 pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
@@ -53,8 +53,8 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
     }
-    // All of the first task, when it can be had: the state that the submit has seen is enough when
-    // it cannot.
+    // The answer shows the first task completely if the look-up succeeds. Otherwise the state that
+    // the submit has seen is enough.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
         Ok(Ok(Some(view))) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
         _ => Ok(answers::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
@@ -74,7 +74,7 @@ async fn ask_to_store(
     shared.in_time(deadline.hold(shared.service.submit(drafts, arrived_at)).await, Problem::submit_unknown)
 }
 
-/// A new task, and where it is found.
+/// Returns the answer for a new task, with its `Location`.
 pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
     let mut response = answers::task(StatusCode::CREATED, task);
     let mut location = String::with_capacity(48);
@@ -86,7 +86,7 @@ pub fn created(id: TaskId, task: &TaskJson<'_>) -> Response {
     response
 }
 
-/// What became of one task of a batch.
+/// The result of one task of a bulk submit.
 #[derive(Serialize)]
 struct ItemJson<'a> {
     status: u16,
@@ -101,8 +101,8 @@ struct BatchJson<'a> {
     results: Vec<ItemJson<'a>>,
 }
 
-/// `POST /v1/tasks/batch`: each task gets an answer of its own; the batch as a whole is refused
-/// only where its items cannot be told apart.
+/// Handles `POST /v1/tasks/batch`. Each task gets its own answer. The whole bulk submit is refused
+/// only if its items cannot be told apart.
 pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
@@ -120,10 +120,10 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     Ok(answers::json_of(StatusCode::OK, &BatchJson { results }, capacity))
 }
 
-/// A task of a batch as it was read.
+/// An item of a bulk submit after reading.
 type ReadItem = Result<(Echo, Origin), Problem>;
 
-/// The items of a batch in order, and the drafts of those that can be asked for.
+/// Reads the items of a bulk submit in order. Returns them with the drafts of the valid ones.
 async fn read_batch(
     shared: &Shared,
     share: &mut Share<'_>,
@@ -162,10 +162,10 @@ fn item_path(index: usize) -> String {
     format!("tasks[{index}]")
 }
 
-/// A task of a batch as it was answered.
+/// An item of a bulk submit after the service has answered.
 type DoneItem = Result<(Echo, Accepted), Problem>;
 
-/// Gives each item that was asked for its answer, in order.
+/// Joins each valid item with its answer, in order.
 fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<DoneItem> {
     let mut answers = answers.into_iter();
     let mut done = Vec::with_capacity(items.len());
@@ -190,8 +190,8 @@ fn status_of(item: &DoneItem) -> StatusCode {
     }
 }
 
-/// The batch as a whole is answered 200, whatever became of its tasks: so these are counted by
-/// themselves, and each bound that turned some away once.
+/// Counts the tasks of a bulk submit by status, and each limit that rejected some of them once. The
+/// bulk submit itself is always answered 200.
 fn count(metrics: &Metrics, done: &[DoneItem]) {
     let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
     let mut bounds: BTreeSet<&'static str> = BTreeSet::new();
@@ -226,7 +226,7 @@ pub fn id_of(path: IdInPath) -> Option<TaskId> {
     path.ok().and_then(|Path(text)| text.parse().ok())
 }
 
-/// `GET /v1/tasks/{id}`
+/// Handles `GET /v1/tasks/{id}`.
 pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
@@ -237,7 +237,7 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
     }
 }
 
-/// `DELETE /v1/tasks/{id}`
+/// Handles `DELETE /v1/tasks/{id}`.
 pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
@@ -249,14 +249,14 @@ pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: 
     answer_of(verdict, || Problem::task_not_found(true))
 }
 
-/// A cancel that took effect, now or before.
+/// The answer to a cancel that took effect, now or before.
 #[derive(Serialize)]
 struct CancelledJson<'a> {
     verdict: &'static str,
     task: TaskJson<'a>,
 }
 
-/// The answer to a cancel; `not_found` says what was not.
+/// Returns the answer to a cancel; `not_found` makes the problem when there is no such task.
 pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
     match verdict {
         Verdict::Cancelled(task) => {

@@ -1,4 +1,4 @@
-//! Answers as bytes, and a task as it is answered.
+//! The bodies of answers, and a task in JSON.
 
 use std::fmt;
 
@@ -15,8 +15,7 @@ use super::times::Rfc3339;
 use crate::domain::task::headers;
 use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
 
-/// Bytes in JSON: a string where they are UTF-8, base64 elsewhere; the name of the member tells
-/// which.
+/// Bytes in JSON: a string if they are UTF-8, base64 otherwise. The name of the member says which.
 #[derive(Debug)]
 enum Bytes<'a> {
     Json(&'a RawValue),
@@ -24,9 +23,9 @@ enum Bytes<'a> {
     Binary(&'a [u8]),
 }
 
-/// A task in JSON. `payload` is given when the bytes are JSON, else `payload_text` when they are
-/// UTF-8, else `payload_base64`: whatever was submitted, a task with what is answered is published
-/// with the same bytes.
+/// A task in JSON. The payload is in `payload` if the bytes are JSON, in `payload_text` if they are
+/// other UTF-8, and in `payload_base64` otherwise. A task that is submitted again from an answer is
+/// published with the same bytes.
 #[derive(Debug)]
 pub struct TaskJson<'a> {
     id: TaskId,
@@ -35,7 +34,7 @@ pub struct TaskJson<'a> {
     key: Option<Bytes<'a>>,
     state: TaskState,
     replaced_by: Option<TaskId>,
-    /// Unknown of the first task of a known name, when only its id and its state are.
+    /// `None` for the first task of a name when only its id and its state are known.
     attempt: Option<i16>,
     receipt: Option<Receipt>,
     headers: Option<&'a [u8]>,
@@ -45,7 +44,7 @@ pub struct TaskJson<'a> {
     died_at: Option<Timestamp>,
 }
 
-/// What of a submitted task its answer shows.
+/// The fields of a submitted task that its answer repeats.
 #[derive(Clone, Debug)]
 pub struct Echo {
     pub topic: crate::domain::TopicName,
@@ -58,12 +57,12 @@ impl<'a> TaskJson<'a> {
         self.id
     }
 
-    /// A task that was just stored.
+    /// Shows a task that was just stored.
     pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self { key: echo.key.as_deref().map(text_or_binary), attempt: Some(1), ..Self::of_known(id, state, echo) }
     }
 
-    /// The first task of a known name, of which only this is at hand.
+    /// Shows the first task of a name when only these fields are known.
     pub fn of_known(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self {
             id,
@@ -82,7 +81,7 @@ impl<'a> TaskJson<'a> {
         }
     }
 
-    /// All that is known of a task.
+    /// Shows a task with all known fields.
     pub fn of_view(view: &'a TaskView) -> Self {
         let kept = view.kept.as_ref();
         Self {
@@ -102,7 +101,8 @@ impl<'a> TaskJson<'a> {
         }
     }
 
-    /// A task as a list shows it: what it carries may be large, and a look-up shows it.
+    /// Shows a task as in a list: without headers and payload, which may be large. A look-up shows
+    /// those.
     pub fn of_listed(view: &'a TaskView) -> Self {
         Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view) }
     }
@@ -114,7 +114,7 @@ fn text_or_binary(bytes: &[u8]) -> Bytes<'_> {
 
 fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
     let Ok(text) = std::str::from_utf8(bytes) else { return Bytes::Binary(bytes) };
-    // White space around it would be lost.
+    // White space around the JSON would be lost, so a payload with some is text.
     let json = serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
     json.map_or(Bytes::Text(text), Bytes::Json)
 }
@@ -168,7 +168,7 @@ fn entry<M: SerializeMap>(map: &mut M, bytes: &Bytes<'_>, [json, text, binary]: 
     }
 }
 
-/// Written as what its `Display` shows, without a string in between.
+/// Serialises a value by its `Display`, without a string in between.
 #[derive(Debug)]
 pub struct Shown<T>(pub T);
 
@@ -194,7 +194,7 @@ impl ReceiptJson {
     }
 }
 
-/// Headers as they are kept, written so that reading them gives the same.
+/// Stored headers in JSON. Reading the result gives the same headers again.
 struct HeadersJson<'a>(&'a [u8]);
 
 impl Serialize for HeadersJson<'_> {
@@ -232,15 +232,15 @@ impl Serialize for ValueJson<'_> {
     }
 }
 
-/// Bytes to begin an answer with: most are one task.
+/// The initial capacity of an answer in bytes. Most answers are one task.
 const CAPACITY: usize = 512;
 
-/// An answer of JSON.
+/// Returns an answer with a JSON body.
 pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
     json_of(status, value, CAPACITY)
 }
 
-/// A task, with its tag.
+/// Returns an answer with a task, and its tag.
 pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
     let mut response = json(status, task);
     if let Some(tag) = tag_of(task.id()) {
@@ -249,22 +249,22 @@ pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
     response
 }
 
-/// The tag of a task: its id in quotes.
+/// Returns the tag of a task: its id in quotes.
 fn tag_of(id: TaskId) -> Option<HeaderValue> {
     let mut tag = String::with_capacity(38);
     tag.push('"');
     tag.push_str(id.uuid().hyphenated().encode_lower(&mut [0; 36]));
     tag.push('"');
-    // There is nothing in it that a header could not have.
+    // The tag has only characters that a header may have.
     HeaderValue::try_from(tag).ok()
 }
 
-/// An answer of JSON that is about `capacity` bytes long.
+/// Returns an answer with a JSON body of about `capacity` bytes.
 pub fn json_of(status: StatusCode, value: &impl Serialize, capacity: usize) -> Response {
     let mut bytes = Vec::with_capacity(capacity);
     if let Err(error) = serde_json::to_writer(&mut bytes, value) {
-        // None of our types has a map with keys that are no strings, which is all that JSON can
-        // refuse.
+        // Serialising fails only for maps whose keys are not strings, and none of our types has
+        // one.
         tracing::error!(%error, "put an answer into JSON");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of one name all values stand together.
+        /// All values of one name stand together.
         #[test]
         fn what_is_written_is_read_back(names in proptest::collection::hash_map("[a-z]{1,5}", proptest::collection::vec(value(), 1..4), 0..6)) {
             let given = names.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_deref())));

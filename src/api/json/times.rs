@@ -1,4 +1,4 @@
-//! Times as the API reads and writes them. What is read is rounded up to whole milliseconds, so
+//! Times as the API reads and writes them. Times are rounded up to whole milliseconds when read, so
 //! that no task is ever early.
 
 use std::fmt;
@@ -12,29 +12,30 @@ use super::values::{kind_of, shown, string_of, unlike};
 use super::zones::{Zone, offset_of};
 use crate::domain::Timestamp;
 
-/// The last millisecond of the year 9999, in UTC: the last that RFC 3339 can write.
+/// The last millisecond of the year 9999 in UTC, which is the last that RFC 3339 can write.
 const MILLIS_MAX: i64 = 253_402_300_799_999;
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
-/// Integers below this (March 1973) are refused as due times: they are seconds that were meant to
-/// be milliseconds, or a zero that nobody set, and would be published at once.
+/// The smallest integer that is accepted as a due time (March 1973). Smaller ones are seconds by
+/// mistake, or a zero that nobody set, and would be published at once.
 const MILLIS_MIN: i64 = 100_000_000_000;
-/// 1000 years: beyond it a delay is a mistake on any cluster, below it `--delay-max` decides.
+/// The longest delay: 1000 years. A longer one is a mistake on any cluster. Below it, `--delay-max`
+/// decides.
 const DELAY_MILLIS_MAX: u64 = 1000 * 366 * 86_400_000;
-/// Digits of the largest number that there is room for.
+/// The digits of the largest number that fits.
 const DIGITS_MAX: usize = 20;
-/// No delay that means something is longer; the parser need not see more.
+/// The longest text of a delay. No meaningful delay is longer, so the parser never sees more.
 const DELAY_CHARS_MAX: usize = 200;
-/// No time with a zone is longer.
+/// The longest text of a due time. No time with a zone is longer.
 const DUE_AT_CHARS_MAX: usize = 200;
 
-/// Characters of a date, as in `2030-01-31`.
+/// The characters of a date such as `2030-01-31`.
 const DATE_CHARS: usize = 10;
 
 const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\", \"2030-01-31T09:30:00.250+01:00\" or \"2030-01-31T09:30[Europe/Berlin]\", \
                       or whole milliseconds since the epoch";
 const DELAY: &str = "\"30m\", \"1h 30m\", ISO 8601 such as \"PT30M\", or whole milliseconds";
 
-/// A due time, or what is wrong with it.
+/// Reads a due time. The error says why it is wrong.
 pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     let text = value.get();
     match kind_of(text) {
@@ -44,9 +45,8 @@ pub fn due_at(value: &RawValue) -> Result<Timestamp, String> {
     }
 }
 
-/// A due time as a query parameter, or what is wrong with it. A plus in a query is a blank, unless
-/// it was escaped: but for the one between a date and its time, both are taken for the sign of a
-/// zone.
+/// Reads a due time from a query parameter. An unescaped plus in a query becomes a space. Except
+/// between a date and its time, a space is therefore read as the plus of an offset.
 pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
     if is_digits(text) {
         return due_at_of_millis(text);
@@ -57,7 +57,7 @@ pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// A delay, or what is wrong with it.
+/// Reads a delay. The error says why it is wrong.
 pub fn delay(value: &RawValue) -> Result<Duration, String> {
     let text = value.get();
     match kind_of(text) {
@@ -87,8 +87,8 @@ fn delay_of_millis(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
-/// A JSON number whose value is whole and not negative, however it is written: JSON Schema takes
-/// `1.0` for an integer, and some languages write it.
+/// Reads a JSON number whose value is whole and not negative, in any notation. JSON Schema counts
+/// `1.0` as an integer, and some languages write it.
 fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (is_negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
@@ -130,7 +130,7 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     let zone = Zone::of_suffix(suffix).map_err(|why| wrong(&why))?;
     let at = shape.date_time().ok_or_else(|| wrong("is no date and time that there is"))?;
     let seconds = match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
-        // The moment is known, and the zone says only how to show it.
+        // The moment is fixed. The zone only says how to show it.
         (Given::Utc, _) => 0,
         (Given::Offset(seconds), Some(zone)) => zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?,
         (Given::Offset(seconds), None) => seconds,
@@ -145,20 +145,20 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// A text that has the shape of RFC 3339, up to nine digits of a fraction, its seconds, as Java
-/// prints them not, and its offset left out or not. jiff alone takes more than that; and its
+/// A text in the form of RFC 3339, with up to nine digits of a fraction. The seconds may be
+/// missing, as in Java's output, and so may the offset. jiff alone accepts more forms, and its
 /// timestamps end some hours before the year 9999 does.
 struct Shape<'a> {
     date_time: &'a str,
     offset: &'a [u8],
 }
 
-/// What stands behind a time.
+/// The offset that follows a time.
 enum Given {
     Nothing,
-    /// `Z`, or `-00:00`: the moment is known, and where it was written is not.
+    /// `Z` or `-00:00`: the moment is known, but not where it was written.
     Utc,
-    /// In seconds.
+    /// An offset in seconds.
     Offset(i32),
 }
 
@@ -189,12 +189,12 @@ fn after_fraction(text: &[u8]) -> Option<&[u8]> {
 }
 
 impl Shape<'_> {
-    /// `None`: there is no such date or time.
+    /// Returns `None` if there is no such date or time.
     fn date_time(&self) -> Option<DateTime> {
         self.date_time.parse().ok()
     }
 
-    /// `None`: there is no such offset.
+    /// Returns `None` if there is no such offset.
     fn offset(&self) -> Option<Given> {
         match self.offset {
             b"" => Some(Given::Nothing),
@@ -210,7 +210,7 @@ impl Shape<'_> {
     }
 }
 
-/// The most common mistakes have words of their own.
+/// Returns the reason why a text is wrong. The most common mistakes have their own.
 fn reason_against(text: &str) -> &'static str {
     if is_digits(text) {
         "is a number in quotes, and milliseconds are a number without them"
@@ -255,13 +255,13 @@ fn delay_of_text(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A moment as the API writes it: RFC 3339 in UTC with milliseconds.
+/// A time as the API writes it: RFC 3339 in UTC with milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rfc3339(pub Timestamp);
 
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is beyond what RFC 3339 can write was refused when it came in.
+        // Times that RFC 3339 cannot write were refused on arrival.
         let since_epoch = jiff::SignedDuration::from_millis(self.0.as_millis());
         let at = EPOCH.checked_add(since_epoch).unwrap_or(DateTime::MAX);
         write!(f, "{at:.3}Z")
@@ -297,7 +297,7 @@ mod tests {
             "2030-01-31T09:30:00.000Z",
             "2030-01-31T10:30:00+01:00",
             "2030-01-31T09:30:00-00:00",
-            // As Java prints whole minutes.
+            // Java prints whole minutes like this.
             "2030-01-31T09:30Z",
             "2030-01-31T10:30+01:00",
         ] {
@@ -391,7 +391,7 @@ mod tests {
             ("true", "boolean"),
         ] {
             let wrong = due_at(raw(json)).unwrap_err();
-            // What was given is quoted before the reason.
+            // The reason follows a quotation of the input.
             let said = wrong.strip_prefix(json).unwrap_or(&wrong);
             assert!(said.contains(reason), "{json}: {wrong}");
         }
@@ -412,7 +412,7 @@ mod tests {
             ("2030-01-31T10:30[+01:00]", "2030-01-31T09:30:00Z"),
             ("2030-01-31T10:30+01:00[Europe/Berlin][u-ca=hebrew]", "2030-01-31T09:30:00Z"),
             ("2030-01-31T10:30+01:00[_x=y]", "2030-01-31T09:30:00Z"),
-            // There twice: the offset says which.
+            // This local time exists twice, and the offset says which one is meant.
             ("2030-10-27T02:30+02:00[Europe/Berlin]", "2030-10-27T00:30:00Z"),
             ("2030-10-27T02:30+01:00[Europe/Berlin]", "2030-10-27T01:30:00Z"),
             ("9999-12-31T23:59[Europe/Berlin]", "9999-12-31T22:59:00Z"),

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-/// At most this much of what a caller wrote is shown back to it.
+/// The most characters of a caller's input that an answer repeats.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// A string, or what is wrong with it.
+/// Reads a string. The error says why the value is none.
 pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
     let text = value.get();
     let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
@@ -20,15 +20,15 @@ pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
     serde_json::from_str(text).map(Cow::Owned).map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
 }
 
-/// What is said of a value of another kind than `right`.
+/// Returns the error for a value of another kind than `right`.
 pub fn unlike(text: &str, right: &str) -> String {
     let kind = kind_of(text);
-    // What serialisers write for a field that nobody has set.
+    // Serialisers write null for a field that nobody has set.
     let leave_out = if kind == "null" { "; leave out a field that is not meant" } else { "" };
     format!("this is {kind}; right is {right}{leave_out}")
 }
 
-/// What a JSON value is, by its first byte.
+/// Returns the kind of a JSON value, by its first byte.
 pub fn kind_of(text: &str) -> &'static str {
     match text.as_bytes().first() {
         Some(b'"') => "a string",
@@ -40,12 +40,13 @@ pub fn kind_of(text: &str) -> &'static str {
     }
 }
 
-/// What a caller wrote, cut to a length that a detail can bear.
+/// Returns a caller's input, cut to a length that fits into a detail.
 pub fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// serde_json's message without its position, which is that within a part of the body.
+/// Returns serde_json's message without its position, which would be relative to a part of the
+/// body.
 pub fn reason_of(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let end = message.rfind(" at line ").unwrap_or(message.len());

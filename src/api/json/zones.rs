@@ -1,7 +1,7 @@
-//! Time zones as RFC 9557 writes them behind a time: `[Europe/Berlin]`, or `[+01:00]`.
+//! Time zones as RFC 9557 writes them after a time: `[Europe/Berlin]` or `[+01:00]`.
 //!
-//! The rules are those that this build brings with it, not those of the machine: all nodes of one
-//! release read a time alike, and a machine without a time zone database reads it, too.
+//! The rules come with this build and not from the machine. All nodes of one release thus read a
+//! time alike, also on machines without a time zone database.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use super::values::shown;
 
 static RULES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// A zone, by the name under which it was given.
+/// A zone, with the name under which it was given.
 #[derive(Debug)]
 pub struct Zone<'a> {
     name: &'a str,
@@ -21,11 +21,11 @@ pub struct Zone<'a> {
 }
 
 impl<'a> Zone<'a> {
-    /// The zone that stands in `suffix`, which is empty or begins with a bracket; or what is wrong
-    /// with it.
+    /// Reads the zone in `suffix`, which is empty or begins with a bracket. The error says why it
+    /// is wrong.
     ///
-    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not which one it is:
-    /// it is passed over, as RFC 9557 has it.
+    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not which time it is.
+    /// RFC 9557 lets readers skip it.
     pub fn of_suffix(suffix: &'a str) -> Result<Option<Self>, String> {
         let mut zone = None;
         let mut rest = suffix;
@@ -58,7 +58,8 @@ impl<'a> Zone<'a> {
         Ok(Self { name, rules })
     }
 
-    /// Seconds from UTC to what the clocks of the zone show as `at`; or why that is no moment.
+    /// Returns the zone's offset from UTC in seconds when its clocks show `at`. The error says why
+    /// there is no single such moment.
     pub fn offset_at(&self, at: DateTime) -> Result<i32, String> {
         let name = self.name;
         match self.rules.to_ambiguous_timestamp(at).offset() {
@@ -74,9 +75,9 @@ impl<'a> Zone<'a> {
         }
     }
 
-    /// Holds an offset that was given beside the zone against its rules. Either the rules have
-    /// changed since, or one of them is a mistake; whichever were taken, the other may be what was
-    /// meant, and earlier or later by hours. So it is refused, critical (`!`) or not.
+    /// Checks an offset that was given beside the zone against the zone's rules. If they differ,
+    /// the rules have changed since, or one of the two is a mistake. The intended time could be
+    /// earlier or later by hours, so it is refused, critical (`!`) or not.
     pub fn check(&self, seconds: i32, at: DateTime) -> Result<(), String> {
         let (name, given) = (self.name, Written(Offset::from_seconds(seconds).unwrap_or(Offset::UTC)));
         let of_zone = match self.rules.to_ambiguous_timestamp(at).offset() {
@@ -90,7 +91,7 @@ impl<'a> Zone<'a> {
     }
 }
 
-/// Seconds of `+01:00`.
+/// Returns the seconds of an offset such as `+01:00`.
 pub fn offset_of(text: &[u8]) -> Option<i32> {
     let [sign @ (b'+' | b'-'), a, b, b':', c, d] = text else { return None };
     if ![a, b, c, d].iter().all(|byte| byte.is_ascii_digit()) {
@@ -102,7 +103,7 @@ pub fn offset_of(text: &[u8]) -> Option<i32> {
     (hours < 24 && minutes < 60).then_some(if *sign == b'-' { -seconds } else { seconds })
 }
 
-/// An offset as RFC 3339 writes it.
+/// Displays an offset as RFC 3339 writes it.
 struct Written(Offset);
 
 impl fmt::Display for Written {

@@ -1,4 +1,4 @@
-//! The OpenAPI document: the operations of the routes, the schemas, and what holds for all of them.
+//! The OpenAPI document: the operations of the routes, the schemas, and the parts common to all.
 
 use axum::http::Method;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -8,10 +8,10 @@ use super::operation::{Answer, Content, Location, Operation, Parameter, RequestB
 use super::schemas;
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
-/// The operations of a path.
+/// A path with its operations.
 pub type PathOperations<'a> = (&'static str, &'a [(Method, &'static Operation)]);
 
-/// The document for people and programs: indented, with a line feed at its end.
+/// Writes the document, indented and with a line feed at its end, for both people and programs.
 pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
     let document = Members(vec![
         ("openapi".to_owned(), Part::Value(json!("3.1.0"))),
@@ -38,7 +38,7 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
     Ok(text)
 }
 
-/// A JSON object whose members keep their order, as far as order helps a reader.
+/// A JSON object whose members keep their order, as far as the order helps a reader.
 struct Members(Vec<(String, Part)>);
 
 enum Part {
@@ -155,12 +155,12 @@ fn request_body(body: &RequestBody) -> Value {
     })
 }
 
-/// An example as a value; a test sees to it that all of them are JSON.
+/// Returns an example as a value. A test ensures that all examples are JSON.
 fn value_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Answers by their status, those that are no problems first.
+/// Returns the answers by status, successes first.
 fn responses(operation: &Operation) -> Members {
     let mut responses: Vec<(String, Part)> = Vec::new();
     for answer in operation.answers {
@@ -214,7 +214,7 @@ fn problem_response(problems: &[ProblemType]) -> Value {
     })
 }
 
-/// Lines for a shell.
+/// Returns the shell lines of an operation's sample.
 fn sample(method: &Method, operation: &Operation) -> String {
     let mut lines = String::new();
     if !operation.sample.before.is_empty() {

@@ -1,6 +1,8 @@
-//! What an operation of the API takes and answers, written down beside its handler. The router
-//! takes both together (see [`super::route`]), so that there is no handler without it; what is
-//! answered and not written down here fails in debug builds, which are those of the tests.
+//! An operation of the API, described beside its handler: its inputs and its answers.
+//!
+//! The router takes a handler and its operation together (see [`super::route`]), so no handler
+//! lacks one. An answer that the operation does not list fails an assertion in debug builds, which
+//! the tests are.
 
 use axum::http::StatusCode;
 
@@ -9,7 +11,7 @@ use crate::api::problems::problem_type::ProblemType;
 /// One method of one path.
 #[derive(Debug)]
 pub struct Operation {
-    /// Unique; what generated clients call it.
+    /// A unique id, from which generated clients take the name.
     pub id: &'static str,
     pub tag: Tag,
     pub summary: &'static str,
@@ -17,21 +19,20 @@ pub struct Operation {
     pub parameters: &'static [Parameter],
     pub body: Option<RequestBody>,
     pub answers: &'static [Answer],
-    /// Problems besides those that come with where the operation stands, see
-    /// [`Operation::all_problems`].
+    /// The problems of this operation alone. [`Operation::all_problems`] adds the common ones.
     pub problems: &'static [ProblemType],
     pub sample: Sample,
 }
 
-/// What an operation is about; also who may ask for it in a node that is busy or drains.
+/// The subject of an operation. The tag also says whether a busy or draining node answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tag {
     Tasks,
     Names,
     Dead,
-    /// Of the cluster and of the interface itself.
+    /// The cluster, and the interface itself.
     Cluster,
-    /// Probes: they have places of their own.
+    /// Probes, which have places of their own.
     Node,
 }
 
@@ -41,7 +42,7 @@ pub struct Parameter {
     pub name: &'static str,
     pub location: Location,
     pub description: &'static str,
-    /// A component.
+    /// The name of a component.
     pub schema: &'static str,
 }
 
@@ -55,10 +56,10 @@ pub enum Location {
     Header,
 }
 
-/// A body, of JSON.
+/// A JSON body.
 #[derive(Debug)]
 pub struct RequestBody {
-    /// A component.
+    /// The name of a component.
     pub schema: &'static str,
     pub examples: &'static [Example],
 }
@@ -67,34 +68,34 @@ pub struct RequestBody {
 pub struct Example {
     pub name: &'static str,
     pub summary: &'static str,
-    /// JSON without a `'`, for it is shown in single quotes in a shell.
+    /// The example, without a `'`, because a shell sample puts it in single quotes.
     pub json: &'static str,
 }
 
-/// An answer that is no problem.
+/// A successful answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
     pub description: &'static str,
     pub content: Content,
-    /// The answer names a new task, by `id` and in the header `Location`.
+    /// True when the answer names a new task, by `id` and in the header `Location`.
     pub has_location: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
-    /// JSON: a component.
+    /// JSON, with the name of a component.
     Json(&'static str),
     /// Another media type.
     Text(&'static str),
 }
 
-/// Lines for a shell that work when they are pasted, on a node where the topic `demo` is there.
+/// Lines for a shell. They work when pasted, on a node whose cluster has the topic `demo`.
 #[derive(Debug)]
 pub struct Sample {
-    /// What must be there first; may set variables.
+    /// Lines that must run first. They may set variables.
     pub before: &'static str,
-    /// The path as the shell should read it, within double quotes.
+    /// The path as the shell reads it within double quotes.
     pub path: &'static str,
 }
 
@@ -127,11 +128,11 @@ impl Tag {
 }
 
 impl Operation {
-    /// All problems that it may be answered, in the order of their table.
+    /// Returns all problems that may be answered, in the order of their table.
     pub fn all_problems(&self) -> Vec<ProblemType> {
         use ProblemType as P;
         let mut problems = self.problems.to_vec();
-        // Busy also when there is no memory left for a large answer.
+        // `Busy` is also answered when there is no memory left for a large answer.
         problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
         if self.tag != Tag::Node {
             problems.extend([P::UnknownField, P::Draining]);
@@ -146,11 +147,11 @@ impl Operation {
                 P::UnsupportedMediaType,
             ]);
         }
-        // A wrong % in the path, a header that says nothing right.
+        // The path may have a wrong %, and a header may have a wrong value.
         if self.parameters.iter().any(|parameter| parameter.location != Location::Query) {
             problems.push(P::InvalidValue);
         }
-        // Of a body that is not wanted: whether it says anything is looked at.
+        // An unwanted body is read to see whether it contains anything.
         if self.problems.contains(&P::RequestTimeout) {
             problems.push(P::MalformedEncoding);
         }
@@ -159,7 +160,7 @@ impl Operation {
         problems
     }
 
-    /// True when it says that it may answer this.
+    /// True when the operation lists this answer.
     pub fn tells_of(&self, status: StatusCode, problem: Option<ProblemType>) -> bool {
         match problem {
             Some(kind) => self.all_problems().contains(&kind),
@@ -191,7 +192,7 @@ impl Answer {
         Self { status: StatusCode::OK, description, content: Content::Text(media_type), has_location: false }
     }
 
-    /// A new task.
+    /// Makes the answer with a new task.
     pub const fn created(description: &'static str) -> Self {
         Self { status: StatusCode::CREATED, description, content: Content::Json("Task"), has_location: true }
     }

@@ -1,4 +1,4 @@
-//! What each handler takes and answers, in the order of the routes.
+//! The operations of all handlers, in the order of the routes.
 
 pub mod cluster;
 pub mod dead;

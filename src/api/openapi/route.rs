@@ -1,4 +1,4 @@
-//! A path of the API with its handlers, and what each of them takes and answers.
+//! A path of the API with its handlers and their operations.
 
 use axum::handler::Handler;
 use axum::http::Method;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::operation::Operation;
 use crate::api::shared::Shared;
 
-/// One path. A handler comes with its [`Operation`], or not at all.
+/// One path. Each handler comes with its [`Operation`].
 #[derive(Debug)]
 pub struct Route {
     pub path: &'static str,

@@ -1,9 +1,10 @@
-//! The schemas of what goes in and out: the components of the OpenAPI document. JSON Schema
-//! 2020-12, as OpenAPI 3.1 has it.
+//! The schemas of requests and answers: the components of the OpenAPI document, in JSON Schema
+//! 2020-12 as OpenAPI 3.1 uses it.
 //!
-//! What is asked is exact: no unknown fields, and what a schema lets through the API takes, as far
-//! as a schema can say (it counts characters where we count bytes, and knows no calendar). What is
-//! answered is open, for members may be added; the tests hold it closed.
+//! Request schemas are exact. They allow no unknown fields, and the API accepts all that they
+//! accept, as far as a schema can say: schemas count characters where the API counts bytes, and
+//! know no calendar. Answer schemas are open, because members may be added. The tests treat them as
+//! closed.
 
 mod answers;
 mod requests;
@@ -13,7 +14,7 @@ pub use words::reference;
 
 use serde_json::Value;
 
-/// All components, in the order in which the document shows them.
+/// Returns all components, in the order of the document.
 pub fn all() -> Vec<(&'static str, Value)> {
     let mut all = words::all();
     all.extend(requests::all());

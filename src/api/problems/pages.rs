@@ -1,5 +1,5 @@
-//! The pages of the types of problems: one for each below `/problems`, and docs/problems.md with
-//! all of them.
+//! The pages of the problem types: one for each below `/problems`, and docs/problems.md with all of
+//! them.
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 
@@ -11,7 +11,7 @@ here and what would be right, `field` names the field, `retry_after` (seconds) s
 page of the type, `/problems/` and the end of the `type` on any node; `GET /problems` is this page.
 ";
 
-/// All pages: docs/problems.md.
+/// Returns all pages as one: docs/problems.md.
 pub fn all() -> String {
     let mut text = PREFACE.to_owned();
     text.push_str("\n| `type` | status | |\n|---|---|---|\n");
@@ -26,7 +26,7 @@ pub fn all() -> String {
     text
 }
 
-/// The page of one type; `slug` is the end of the `type`.
+/// Returns the page of one type; `slug` is the end of its `type`.
 pub fn of(slug: &str) -> Option<String> {
     let kind = ProblemType::ALL.iter().find(|kind| kind.slug() == slug)?;
     Some(section(*kind, "#"))

@@ -1,5 +1,4 @@
-//! What a caller is told when it does not get what it asked for: RFC 9457
-//! `application/problem+json`.
+//! A problem: the answer to a caller whose request failed, as RFC 9457 `application/problem+json`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,21 +14,21 @@ use crate::api::json::answers::{Shown, TaskJson};
 use crate::domain::{TaskId, TaskView};
 use crate::node::messages::NotReady;
 
-/// What is asked of callers in `Accept-Encoding` when theirs is none of these (`unpack`).
+/// The `Accept-Encoding` that a caller gets back whose encoding is not supported (see `unpack`).
 pub const ENCODINGS: &str = "gzip, zstd";
 
-/// One problem, about to be answered.
+/// A problem that is about to be answered.
 #[derive(Debug)]
 pub struct Problem {
     kind: ProblemType,
     detail: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
-    /// The bound that is reached, of [`ProblemType::Busy`].
+    /// The limit that is reached, for [`ProblemType::Busy`].
     bound: Option<&'static str>,
     more: Option<Box<More>>,
 }
 
-/// What only few problems carry.
+/// Members that only a few problems have.
 #[derive(Debug, Default)]
 struct More {
     verdict: Option<&'static str>,
@@ -43,19 +42,19 @@ impl Problem {
         Self { kind, detail: detail.into(), field: None, bound: None, more: None }
     }
 
-    /// A value that `field` cannot have; `detail` says what would be right.
+    /// Makes the problem of a wrong value in `field`; `detail` names the right form.
     pub fn invalid(field: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ProblemType::InvalidValue, detail).at(field)
     }
 
-    /// Says which field it is, as a path from the top of the body.
+    /// Sets the field, as a path from the top of the body.
     #[must_use]
     pub fn at(mut self, field: impl Into<Cow<'static, str>>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same problem seen from outside of the object at `path`.
+    /// Puts `path`, that of the enclosing object, before the field.
     #[must_use]
     pub fn within(mut self, path: &str) -> Self {
         self.field = Some(match self.field {
@@ -65,7 +64,7 @@ impl Problem {
         self
     }
 
-    /// No task has the id of the path.
+    /// Makes the problem for an id in the path that no task has.
     pub fn task_not_found(is_id: bool) -> Self {
         let detail = if is_id {
             "no task has this id: it never had one, or what is known of it is no longer kept"
@@ -75,26 +74,27 @@ impl Problem {
         Self::new(ProblemType::TaskNotFound, detail).at("id")
     }
 
-    /// No task has the name of the path.
+    /// Makes the problem for a name in the path that no task has.
     pub fn name_not_found() -> Self {
         let detail = "no task has this name: none ever had, or the name is free again";
         Self::new(ProblemType::TaskNotFound, detail).at("name")
     }
 
-    /// A cancel, or a replacement, that did not take effect: the state of `task` forbids it.
+    /// Makes the problem of a cancel or a replacement that had no effect, because the state of
+    /// `task` forbids it.
     pub fn too_late(detail: &'static str, task: TaskView) -> Self {
         let more = More { verdict: Some("too_late"), task: Some(task), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::TooLate, detail) }
     }
 
-    /// A cancel of a task that another one has replaced.
+    /// Makes the problem of a cancel whose task another one has replaced.
     pub fn replaced(task: TaskView) -> Self {
         let detail = "a PUT by name has put another task in the place of this one, and that one was not cancelled: cancel the task that replaced_by names";
         let more = More { verdict: Some("replaced"), task: Some(task), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
     }
 
-    /// A precondition that does not allow the task that the name stands for.
+    /// Makes the problem of a precondition that rules out the name's current task, or its absence.
     pub fn unmet(current: Option<TaskId>) -> Self {
         let detail = match current {
             Some(id) => {
@@ -106,28 +106,29 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
     }
 
-    /// A precondition that does not allow the task whose id is in the path.
+    /// Makes the problem of a precondition that excludes the task whose id is in the path.
     pub fn unmet_by_id(id: TaskId) -> Self {
         let detail = format!("nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out");
         let more = More { current: Some(id), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
     }
 
-    /// Adds the verdict of a cancel that found nothing.
+    /// Adds the verdict of a cancel that found no task.
     #[must_use]
     pub fn with_verdict_not_found(mut self) -> Self {
         self.more.get_or_insert_default().verdict = Some("not_found");
         self
     }
 
-    /// What keeps the node from being ready.
+    /// Makes the problem of a node that is not ready, with the reasons.
     pub fn not_ready(missing: Vec<NotReady>) -> Self {
         let lacks: Vec<String> = missing.iter().map(NotReady::to_string).collect();
         let more = More { missing, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
 
-    /// `set_by` says where the bound comes from.
+    /// Makes the problem of a caller with too many requests. `set_by` names the source of the
+    /// limit.
     pub fn too_many_requests(caller: IpAddr, requests_max: usize, set_by: &str) -> Self {
         let detail = format!(
             "nothing was done: of this caller, {caller}, as many requests are in progress as it may have at a time ({requests_max}: {set_by}); \
@@ -154,13 +155,14 @@ impl Problem {
         Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
     }
 
-    /// What was asked was done, or not, and what became of it cannot be told.
+    /// Makes the problem of a request whose outcome is unknown because its answer was lost.
     pub fn answer_lost() -> Self {
         let detail = "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    /// Counted where it is answered, so that each bound is, also those of the service.
+    /// Makes the problem of a limit that is reached. The router counts the limit when it answers,
+    /// so that those of the service are counted, too.
     pub fn busy(bound: &'static str) -> Self {
         let detail =
             format!("nothing was done: the bound {bound}{} is reached; ask again, or ask another node", setting_of(bound));
@@ -187,7 +189,8 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    /// Nothing was done, or nothing was to be done: it can be asked again.
+    /// Makes the problem of a request that was not carried out, or that only reads. Callers can
+    /// safely retry.
     pub fn unavailable(reason: &str) -> Self {
         Self::new(ProblemType::Unavailable, reason.to_owned())
     }
@@ -197,13 +200,14 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    /// No dead letter has the id of the path.
+    /// Makes the problem for an id in the path that no dead letter has.
     pub fn dead_not_found() -> Self {
         let detail = "there is no dead letter of this id: its task is not dead, or the dead letter was redriven or dropped";
         Self::new(ProblemType::TaskNotFound, detail).at("id")
     }
 
-    /// A dead letter may be `done`, or not.
+    /// Makes the problem of a change of one dead letter whose outcome is unknown. `done` names the
+    /// change, such as `dropped`.
     pub fn dead_unknown(done: &str, reason: &str) -> Self {
         let detail = format!(
             "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it took effect the answer is that there is no such dead letter"
@@ -211,7 +215,8 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
-    /// Some of many tasks may be `done`.
+    /// Makes the problem of a change of many tasks whose outcome is unknown. `done` names the
+    /// change, such as `cancelled`.
     pub fn bulk_unknown(done: &str, reason: &str) -> Self {
         let detail = format!(
             "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on with those that are left, and counts them alone"
@@ -223,7 +228,7 @@ impl Problem {
         self.field.is_some()
     }
 
-    /// The bound that is reached, if that is the problem.
+    /// Returns the limit that is reached, if that is the problem.
     pub const fn bound(&self) -> Option<&'static str> {
         self.bound
     }
@@ -232,8 +237,8 @@ impl Problem {
         self.kind
     }
 
-    /// Puts the problem into `response`, which has its status and perhaps headers already;
-    /// `is_head`: without the body, which a HEAD has not.
+    /// Writes the problem into `response`, which has its status and perhaps headers already. With
+    /// `is_head`, leaves out the body.
     pub fn write(&self, response: &mut Response, request_id: &str, is_head: bool) {
         let json = ProblemJson { request_id: Some(request_id), ..self.json() };
         let (parts, body) = crate::api::json::answers::json(self.kind.status(), &json).into_parts();
@@ -274,7 +279,8 @@ impl Problem {
     }
 }
 
-/// The flag that sets a bound, in brackets; nothing for those that are no settings.
+/// Returns the flag that sets a limit, in brackets. Returns an empty text for a limit that is not a
+/// setting.
 fn setting_of(bound: &str) -> &'static str {
     match bound {
         "requests_in_flight" => " (--requests-max)",
@@ -287,7 +293,7 @@ fn setting_of(bound: &str) -> &'static str {
     }
 }
 
-/// A problem as it is answered.
+/// A problem in JSON.
 #[derive(Serialize, Debug)]
 pub struct ProblemJson<'a> {
     #[serde(rename = "type")]
@@ -299,7 +305,7 @@ pub struct ProblemJson<'a> {
     field: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u32>,
-    /// That of the header `x-request-id`; the problem of one task of a batch has none.
+    /// The id in the header `x-request-id`. The problem of one item of a bulk submit has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -323,7 +329,7 @@ impl Serialize for TypeUri {
     }
 }
 
-/// Something that is missing, as `/readyz` and `/v1/cluster` show it.
+/// A reason why a node is not ready, as `/readyz` and `/v1/cluster` show it.
 #[derive(Serialize, Debug)]
 pub struct NotReadyJson<'a> {
     what: &'static str,
@@ -336,8 +342,8 @@ impl<'a> NotReadyJson<'a> {
     }
 }
 
-/// The answer's place is held by the problem, which [`Problem::write`] puts in words once the
-/// request's id is known.
+/// Attaches the problem to its answer. [`Problem::write`] fills in the body once the request's id
+/// is known.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.kind.status().into_response();

@@ -1,40 +1,39 @@
-//! The one table of the types of problems: what each is called, its status, when it is answered,
-//! and what to do then. docs/problems.md and the pages that a node serves below `/problems` are
-//! made of it.
+//! The table of problem types: for each its title, its status, when it is answered, and the advice
+//! to callers. docs/problems.md and the pages below `/problems` are generated from it.
 //!
-//! The line between 400 and 422: what is wrong on any cluster is 400, what this cluster refuses
-//! (its topics, their limits, its longest delay) is 422. 429 is for what a caller has done itself,
-//! 503 for what is none of its doing. Both carry `Retry-After`, and `retry_after` (seconds) as a
-//! member, so that the problem of one task of a batch has it, too.
+//! A request that is wrong on any cluster gets 400. A request that only this cluster refuses gets
+//! 422: for its topics, their limits, or its longest delay. 429 is for overload by the caller
+//! itself, 503 for causes outside of the caller. Both carry `Retry-After`, and `retry_after`
+//! (seconds) as a member, so that the problem of one item of a bulk submit has it, too.
 
 use axum::http::{HeaderValue, StatusCode};
 
-/// What every `type` begins with. A name, the same on every node for ever, and no address, for a
-/// node cannot know where it can be reached: the header `Link` (rel="help") of each problem leads
-/// to its page.
+/// The beginning of every `type`. A type is a name that is the same on every node for ever. It is
+/// not an address, because a node cannot know its own. The header `Link` (rel="help") of each
+/// problem leads to its page.
 pub(in crate::api) const TYPE_PREFIX: &str = "urn:punctual:problem:";
 
-/// A type of problem, as it is told.
+/// One row of the table: the description of a problem type.
 #[derive(Debug)]
 pub struct Row {
     /// The last part of the `type`.
     pub slug: &'static str,
     pub status: u16,
     pub title: &'static str,
-    /// When it is answered.
+    /// The situation in which it is answered.
     pub when: &'static str,
-    /// What the caller should do.
+    /// The advice to the caller.
     pub then: &'static str,
 }
 
 macro_rules! problem_types {
     ($($kind:ident($status:literal, $slug:literal, $title:literal) { when: $when:literal, then: $then:literal })*) => {
-        /// The types of problems: callers decide by them, so that they keep their meaning for ever.
+        /// The types of problems. Callers decide by them, so their meaning never changes.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum ProblemType { $($kind),* }
 
         impl ProblemType {
-            /// All of them, by their status.
+            /// All types, by status.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
             pub(in crate::api) const fn row(self) -> Row {
@@ -43,7 +42,7 @@ macro_rules! problem_types {
                 }
             }
 
-            /// The header `Link` to its page.
+            /// Returns the header `Link` to the page of this type.
             pub(in crate::api) const fn help(self) -> HeaderValue {
                 match self {
                     $(Self::$kind => HeaderValue::from_static(concat!("</problems/", $slug, ">; rel=\"help\"")),)*
@@ -181,7 +180,7 @@ problem_types! {
 }
 
 impl ProblemType {
-    /// The last part of the `type`.
+    /// Returns the last part of the `type`.
     pub const fn slug(self) -> &'static str {
         self.row().slug
     }
@@ -190,12 +189,12 @@ impl ProblemType {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Seconds after which it is worth to ask again; all of 429 and 503 say one.
+    /// Returns the seconds after which a retry makes sense. All types of 429 and 503 have them.
     pub(in crate::api) const fn retry_after(self) -> Option<u32> {
         match self {
             Self::Busy | Self::TooManyRequests => Some(1),
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
-            // Long enough for a load balancer to see that the node is no longer ready.
+            // A load balancer needs this long to see that the node is no longer ready.
             Self::Draining => Some(5),
             _ => None,
         }

@@ -1,18 +1,18 @@
-//! What the service refuses, as problems: the only place where a refusal gets its type.
+//! Maps the refusals of the service to problems. No other place gives a refusal its type.
 
 use super::problem::Problem;
 use super::problem_type::ProblemType;
 use crate::domain::time::duration::spelled;
 use crate::node::messages::{Refusal, Unavailable};
 
-/// Where the parts of a task came from, so that a refusal can name the field.
+/// The fields that the parts of a task came from, so that a refusal can name the right one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     pub due: &'static str,
     pub payload: &'static str,
 }
 
-/// Why the service did not store a task.
+/// Returns the problem of a task that the service did not store.
 pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
     match refusal {
         Refusal::UnknownTopic => Problem::new(
@@ -47,7 +47,8 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
     }
 }
 
-/// Why a call has no answer; `unknown` says what it may have done all the same.
+/// Returns the problem of a call without an answer. `unknown` makes it when the call may have taken
+/// effect.
 pub fn of_trouble(trouble: Unavailable, unknown: impl FnOnce(&str) -> Problem) -> Problem {
     match trouble {
         Unavailable::Busy { bound } => Problem::busy(bound),

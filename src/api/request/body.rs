@@ -1,4 +1,4 @@
-//! Bodies of requests: read whole, within the bounds, and held against them until the answer is
+//! Request bodies: read whole, within the limits. They count against the limits until the answer is
 //! made.
 
 use std::error::Error;
@@ -17,9 +17,10 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::{Deadline, Shared, UNPACKED_AT_ONCE};
 
-/// Memory that is set aside for a body before its bytes are there, whatever its length says.
+/// The most memory that is reserved for a body before its bytes arrive, whatever its declared
+/// length.
 const CAPACITY_MAX: usize = 1 << 20;
-/// So much of a body that should not be there is read, to name its first field.
+/// Bytes of an unwanted body that are read to name its first field.
 const UNWANTED_BYTES_MAX: usize = 4096;
 
 /// Reads a body that says it is JSON, and unpacks it.
@@ -29,13 +30,13 @@ pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Dead
     let collected = deadline.hold(collect(shared, request.into_body())).await;
     let (bytes, share) = collected.map_err(|_elapsed| late(shared))??;
     let Some(encoding) = encoding else { return Ok((bytes, share)) };
-    // It did arrive: what it waits for now is none of its caller's doing.
+    // The body has arrived, so a delay from here on is not the caller's fault.
     let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
-/// Refuses a body where there is none: a `{"dry_run":true}` that were ignored would do harm. An
-/// empty object says nothing and passes, as does `null`, which some clients send for no body.
+/// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty
+/// object passes, and so does `null`, which some clients send for no body.
 pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<(), Problem> {
     let body = request.into_body();
     if body.is_end_stream() {
@@ -54,7 +55,7 @@ pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline)
     }
 }
 
-/// As much of a body as it takes to tell whether it says anything.
+/// Reads enough of a body to tell whether it contains anything.
 async fn beginning_of(mut body: Body) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     while bytes.len() < UNWANTED_BYTES_MAX
@@ -71,7 +72,7 @@ fn late(shared: &Shared) -> Problem {
     Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
 }
 
-/// Of a body that cannot be read on.
+/// Returns the problem for a body that cannot be read to its end.
 fn broken(error: axum::Error) -> Problem {
     let first: &(dyn Error + 'static) = &error;
     let sources = iter::successors(Some(first), |error| (**error).source());
@@ -91,7 +92,7 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
         return Err(too_large(shared));
     }
     let mut share = Share::none(shared);
-    // Most bodies come in one piece, which is then not copied.
+    // Most bodies arrive in one piece, which then needs no copy.
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -132,7 +133,7 @@ fn is_json(content_type: &str) -> bool {
         })
 }
 
-/// The text of a body.
+/// Returns the text of a body, or a problem if it is not UTF-8.
 pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];

@@ -1,5 +1,4 @@
-//! A task as it was submitted, read from JSON: everything that can be checked without asking
-//! anybody is checked here.
+//! A submitted task, read from JSON. All checks that need no other server are here.
 
 use std::borrow::Cow;
 
@@ -18,8 +17,8 @@ use crate::api::problems::refusal::Origin;
 use crate::domain::{Record, TaskName, TopicName};
 use crate::node::messages::{Draft, Due};
 
-/// The fields of a task; those after `topic` and `name` are also the ones of a task whose topic and
-/// name stand in the path.
+/// The fields of a task. A task whose topic and name are in the path has the same fields without
+/// `topic` and `name`.
 pub const FIELDS: [&str; 11] = [
     "topic",
     "name",
@@ -38,8 +37,8 @@ pub const FIELDS_OF_NAMED: [&str; 9] =
 
 type Member<'a> = Option<&'a RawValue>;
 
-/// Reads the tasks of a request one after the other; neighbours mostly share their topic, and then
-/// share its memory.
+/// Reads the tasks of a request one after the other. Neighbours usually have the same topic, and
+/// then share its memory.
 #[derive(Debug, Default)]
 pub struct DraftReader {
     last_topic: Option<TopicName>,
@@ -47,7 +46,8 @@ pub struct DraftReader {
 }
 
 impl DraftReader {
-    /// `headers` are the request's: tasks that bring no `traceparent` get its.
+    /// Makes a reader for a request with these `headers`. Tasks without a `traceparent` get that of
+    /// the request.
     pub fn of(headers: &HeaderMap) -> Self {
         Self { last_topic: None, trace: TraceParent::of(headers) }
     }
@@ -59,7 +59,7 @@ impl DraftReader {
         Ok((Draft { name: name.map(name_of).transpose()?, ..draft }, origin))
     }
 
-    /// Reads a task whose topic and name stand in the path.
+    /// Reads a task whose topic and name are in the path.
     pub fn read_named(&self, text: &str, topic: TopicName, name: TaskName) -> Result<(Draft, Origin), Problem> {
         let (draft, origin) = draft_of(topic, members(text, &FIELDS_OF_NAMED)?, self.trace.as_ref())?;
         Ok((Draft { name: Some(name), ..draft }, origin))
@@ -81,7 +81,7 @@ impl DraftReader {
     }
 }
 
-/// A draft without a name.
+/// Makes a draft without a name.
 fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TraceParent>) -> Result<(Draft, Origin), Problem> {
     if topic.is_internal() {
         return Err(Problem::invalid("topic", format!("{topic} is Kafka's own: nobody else may write to it")));
@@ -133,7 +133,7 @@ fn key_of(key: Member<'_>, key_base64: Member<'_>) -> Result<Option<Box<[u8]>>, 
 
 fn payload_of(json: Member<'_>, text: Member<'_>, base64: Member<'_>) -> Result<(Box<[u8]>, &'static str), Problem> {
     match (json, text, base64) {
-        // The record's value is the JSON as it was written, white space within it included.
+        // The record's value is the JSON exactly as written, with its inner white space.
         (Some(json), None, None) => Ok((json.get().as_bytes().into(), "payload")),
         (None, Some(text), None) => Ok((bytes_of(string(text, "payload_text")?), "payload_text")),
         (None, None, Some(base64)) => Ok((base64_of(base64, "payload_base64")?, "payload_base64")),

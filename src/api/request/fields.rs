@@ -1,7 +1,7 @@
 //! JSON objects, taken apart without a copy: each member is a slice of the body.
 //!
-//! Shape first, values after: the whole text is checked to be JSON once, then each member is read
-//! by the code that knows what it should be, which can name the field and say what would be right.
+//! The whole text is first checked to be JSON. Then each member is read by the code that knows its
+//! type, so that errors name the field and the right form.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::api::json::values::{reason_of, shown, string_of, unlike};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 
-/// The members of the object in `text`, in the order of `names`. Refuses what is no object, members
-/// with other names, and members that are there twice.
+/// Returns the members of the object in `text`, in the order of `names`. Refuses other values than
+/// objects, members with other names, and members that occur twice.
 pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> Result<[Option<&'a RawValue>; N], Problem> {
     let mut found = [None; N];
     for (name, value) in object(text)?.pairs {
@@ -29,19 +29,19 @@ pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> 
     Ok(found)
 }
 
-/// What an object holds, in the order of the text, up to [`Object::PAIRS_MAX`].
+/// The members of an object in the order of the text, up to [`Object::PAIRS_MAX`].
 pub struct Object<'a> {
     pub pairs: Vec<(Cow<'a, str>, &'a RawValue)>,
     pub count: usize,
 }
 
 impl Object<'_> {
-    /// More than any of our objects may have; the rest is counted, not kept: a body of empty
-    /// members must not take many times its size in memory.
+    /// The most members that are kept, more than any of our objects may have. The rest is only
+    /// counted: a body of empty members must not take many times its size in memory.
     pub const PAIRS_MAX: usize = 256;
 }
 
-/// The object in `text`; its names may be there twice.
+/// Reads the object in `text`. Its names may occur twice.
 pub fn object(text: &str) -> Result<Object<'_>, Problem> {
     serde_json::from_str(text).map_err(|error| problem_of(&error, "an object", text))
 }
@@ -56,7 +56,7 @@ impl Array<'_> {
     pub const ITEMS_MAX: usize = 10_000;
 }
 
-/// The values of an array; whoever asks says where it stands.
+/// Reads the values of an array. The caller adds the field to a problem.
 pub fn values(value: &RawValue) -> Result<Array<'_>, Problem> {
     serde_json::from_str(value.get()).map_err(|error| problem_of(&error, "an array", value.get()))
 }
@@ -65,12 +65,12 @@ pub fn array<'a>(value: &'a RawValue, field: &'static str) -> Result<Array<'a>, 
     values(value).map_err(|problem| problem.at(field))
 }
 
-/// A string.
+/// Reads a string.
 pub fn string<'a>(value: &'a RawValue, field: &'static str) -> Result<Cow<'a, str>, Problem> {
     string_of(value).map_err(|wrong| Problem::invalid(field, wrong))
 }
 
-/// True or false.
+/// Reads true or false.
 pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
     match value.get() {
         "true" => Ok(true),
@@ -79,7 +79,7 @@ pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
     }
 }
 
-/// JSON that is none, or is something else than `wanted`.
+/// Returns the problem for a text that is not JSON, or another value than `wanted`.
 fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
     if error.is_data() {
         return Problem::new(ProblemType::InvalidValue, unlike(text.trim_start(), wanted));

@@ -1,9 +1,9 @@
-//! Headers of a task as JSON has them: an object of the names, in their order.
+//! Headers of a task in JSON: an object of names, in their order.
 //!
 //! ```text
 //! "a": "text"                  the text in UTF-8
 //! "a": {"base64": "/w=="}      these bytes
-//! "a": null                    a null value, as Kafka has it
+//! "a": null                    a null value, which Kafka allows
 //! "a": ["1", null, ..]         the name several times, each with one of the above
 //! ```
 
@@ -26,7 +26,7 @@ type Given<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
 const VALUE: &str = "a string, null, or {\"base64\": \"..\"}";
 
-/// The headers of a task, and the trace of its request if it brings none of its own.
+/// Reads the headers of a task. Adds the trace of the request if the task has none.
 pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Headers, Problem> {
     let mut headers = value.map_or(Ok(Vec::new()), given)?;
     if let Some(trace) = trace
@@ -38,8 +38,8 @@ pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Hea
         }
         headers.push((Cow::Borrowed(TRACEPARENT), Some(Cow::Borrowed(trace.as_str().as_bytes()))));
     }
-    // One by one where it fails, to name the header: a refusal may cost more than what goes
-    // through.
+    // After a failure the headers are checked one by one, to name the wrong one. A refusal may cost
+    // more than a success.
     Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(|error| {
         let wrong = headers.iter().find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
         let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
@@ -72,7 +72,7 @@ fn given(value: &RawValue) -> Result<Given<'_>, Problem> {
     Ok(headers)
 }
 
-/// Adds a header for each value of a list; one more than there may be at most.
+/// Adds a header for each value of a list. Stops at one more than the limit.
 fn add_each<'a>(headers: &mut Given<'a>, name: Cow<'a, str>, list: &'a RawValue) -> Result<(), Problem> {
     let list = values(list).map_err(|problem| problem.at(path_of(&name)))?;
     if list.count == 0 {
@@ -110,7 +110,7 @@ fn value_of(value: &RawValue) -> Result<Value<'_>, Problem> {
     }
 }
 
-/// Where a header stands in a task.
+/// Returns the path of a header within a task.
 fn path_of(name: &str) -> String {
     let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     if is_plain { format!("headers.{}", shown(name)) } else { format!("headers[{:?}]", shown(name)) }

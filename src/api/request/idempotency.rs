@@ -1,7 +1,7 @@
-//! `Idempotency-Key`: the name of a task that has none in its body.
+//! The header `Idempotency-Key`: the name of a task that has none in its body.
 //!
 //! The draft (draft-ietf-httpapi-idempotency-key-header) writes the key as a string of RFC 8941, in
-//! quotes; most clients send it bare. Both are taken.
+//! quotes. Most clients send it without quotes. Both forms are accepted.
 
 use axum::http::{HeaderMap, HeaderName};
 
@@ -13,7 +13,7 @@ use crate::node::messages::Draft;
 const HEADER: HeaderName = HeaderName::from_static(FIELD);
 const FIELD: &str = "idempotency-key";
 
-/// The key of a request, as the name of its task.
+/// Returns the key of a request as a task name.
 pub fn key_of(headers: &HeaderMap) -> Result<Option<TaskName>, Problem> {
     let mut given = headers.get_all(HEADER).iter();
     let Some(value) = given.next() else { return Ok(None) };
@@ -33,7 +33,7 @@ fn no_string() -> Problem {
     Problem::invalid(FIELD, detail)
 }
 
-/// The content of a string of RFC 8941.
+/// Returns the content of a string of RFC 8941.
 fn unquoted(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let mut content = String::with_capacity(inner.len());
@@ -49,7 +49,7 @@ fn unquoted(text: &str) -> Option<String> {
     Some(content)
 }
 
-/// Gives a draft without a name the key as its name.
+/// Uses the key as the name of a draft that has none.
 pub fn name(draft: Draft, key: Option<TaskName>) -> Result<Draft, Problem> {
     match (&draft.name, key) {
         (_, None) => Ok(draft),
@@ -62,7 +62,7 @@ pub fn name(draft: Draft, key: Option<TaskName>) -> Result<Draft, Problem> {
     }
 }
 
-/// Refuses a key that would be ignored; `reason` says what there is instead.
+/// Refuses a key that would be ignored; `reason` names the alternative.
 pub fn refuse(headers: &HeaderMap, reason: &'static str) -> Result<(), Problem> {
     if headers.contains_key(HEADER) { Err(Problem::invalid(FIELD, reason)) } else { Ok(()) }
 }

@@ -1,8 +1,7 @@
-//! `If-Match` and `If-None-Match` (RFC 9110, 13.1) of changes.
+//! The preconditions `If-Match` and `If-None-Match` of changes (RFC 9110, 13.1).
 //!
-//! The tag of a task is its id in quotes. It says which task an answer is about, not what that task
-//! has come to: so it serves preconditions, and no cache. A GET takes no notice of preconditions,
-//! and is never answered 304.
+//! The tag of a task is its id in quotes. The tag names the task, not its state, so it works for
+//! preconditions but not for caches. A GET ignores preconditions, and is never answered 304.
 
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -11,29 +10,29 @@ use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::domain::{Precondition, TaskId, TaskSet};
 
-/// How a header with tags is written.
+/// The right form of a header with tags.
 const RIGHT: &str = "it is *, or a list of ids in quotes, such as \"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"";
 
-/// The preconditions of a request that changes the task of its path.
+/// Reads the preconditions of a request that changes the task of its path.
 pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
     Ok(Precondition { must_be: tags_of(headers, IF_MATCH, false)?, must_not_be: tags_of(headers, IF_NONE_MATCH, true)? })
 }
 
-/// Refuses preconditions of a change that is about no task of its path: nobody should rely on what
-/// is not looked at.
+/// Refuses preconditions on a change that has no task in its path. Ignoring them would betray
+/// callers that rely on them.
 pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(given) = [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| headers.contains_key(name)) else { return Ok(()) };
     let detail = "nothing was done: a precondition is for a PUT or a DELETE of one task; a POST with a name never changes the task of this name";
     Err(Problem::invalid(String::from(given.as_str()), detail))
 }
 
-/// Holds preconditions against the task whose id is in the path.
+/// Checks the preconditions against the task whose id is in the path.
 pub fn check(condition: &Precondition, id: TaskId) -> Result<(), Problem> {
     if condition.allows(Some(id)) { Ok(()) } else { Err(Problem::unmet_by_id(id)) }
 }
 
-/// The tasks that a header names. Tags of anything else are in no set; a weak tag is in those of
-/// `If-None-Match` alone.
+/// Returns the tasks that a header names. Tags that are not task ids match nothing. A weak tag
+/// counts only in `If-None-Match`.
 fn tags_of(headers: &HeaderMap, name: HeaderName, takes_weak: bool) -> Result<Option<TaskSet>, Problem> {
     let mut values = headers.get_all(&name).iter().peekable();
     if values.peek().is_none() {
@@ -74,11 +73,11 @@ fn tags_of(headers: &HeaderMap, name: HeaderName, takes_weak: bool) -> Result<Op
 
 struct Tag {
     is_weak: bool,
-    /// None: it is no task's.
+    /// `None` for a tag that is not a task's.
     task: Option<TaskId>,
 }
 
-/// The first tag of a list, and what comes after it: nothing, or a comma.
+/// Returns the first tag of a list, and the text after it: empty, or beginning with a comma.
 fn first_tag(text: &[u8]) -> Option<(Tag, &[u8])> {
     let (is_weak, quoted) = text.strip_prefix(b"W/").map_or((false, text), |quoted| (true, quoted));
     let opaque = quoted.strip_prefix(b"\"")?;
@@ -88,7 +87,7 @@ fn first_tag(text: &[u8]) -> Option<(Tag, &[u8])> {
     if !is_right || !(after.is_empty() || after.starts_with(b",")) {
         return None;
     }
-    // Tags are compared byte by byte, so only the spelling that is answered counts.
+    // Tags are compared byte by byte, so only the spelling of our answers counts.
     let id: Option<TaskId> = std::str::from_utf8(opaque).ok().and_then(|text| text.parse().ok());
     let task = id.filter(|id| id.uuid().hyphenated().encode_lower(&mut [0; 36]).as_bytes() == opaque);
     Some((Tag { is_weak, task }, after))
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(read(&[&quoted, &format!("\"{OTHER}\"")], false), these(&[ID, OTHER]), "two headers are one list");
         let weak = format!("W/\"{ID}\", \"{OTHER}\"");
         assert_eq!((read(&[&weak], false), read(&[&weak], true)), (these(&[OTHER]), these(&[ID, OTHER])));
-        // Tags that are no task's are right, and match none; so are ids in another spelling.
+        // Foreign tags are valid and match nothing. So do ids in another spelling.
         for foreign in ["\"\"", "\"a,b\"", &quoted.to_uppercase(), &quoted.replace('-', "")] {
             assert_eq!(read(&[foreign], true), these(&[]), "{foreign}");
         }

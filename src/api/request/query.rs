@@ -9,8 +9,8 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::{Timestamp, TopicName};
 
-/// Refuses query parameters where there are none: a `?dry_run=true` that were ignored would do
-/// harm. And a path that is not percent-encoded: taken as it is, two spellings would mean one name.
+/// Refuses query parameters on a path that takes none: ignoring a `?dry_run=true` would do harm.
+/// Refuses a path with a wrong percent-encoding, too. Otherwise two spellings would mean one name.
 pub fn refuse(uri: &Uri) -> Result<(), Problem> {
     if !is_percent_encoded(uri.path()) {
         let detail = "a % in a path is followed by two hexadecimal digits: % itself is written %25";
@@ -25,12 +25,12 @@ fn is_percent_encoded(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The query parameters of a request, each there once at most.
+/// The query parameters of a request. Each occurs at most once.
 #[derive(Debug, Default)]
 pub struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Refuses parameters with other names than `names`, and those that are there twice.
+    /// Reads the parameters. Refuses names that are not in `names`, and names that occur twice.
     pub fn read(uri: &Uri, names: &[&str]) -> Result<Self, Problem> {
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| Problem::new(ProblemType::InvalidValue, format!("the query cannot be read: {error}")))?;
@@ -60,7 +60,7 @@ impl Parameters {
         time.map_err(|wrong| Problem::invalid(name, wrong))
     }
 
-    /// A whole number from 1 to `most`.
+    /// Reads a whole number from 1 to `most`.
     pub fn count(&self, name: &'static str, default: usize, most: usize) -> Result<usize, Problem> {
         let Some(text) = self.get(name) else { return Ok(default) };
         let number =

@@ -1,21 +1,21 @@
-//! The id by which a caller, an answer and a line of the log mean the same request.
+//! The request id, which connects a caller's request, its answer and its log lines.
 
 use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// A longer id is replaced by one of our own.
+/// The longest id. A longer one is replaced by a new id.
 const CHARS_MAX: usize = 128;
 
-/// A caller's id, or one of our own: 1 to 128 of `A-Z a-z 0-9 . _ ~ : / + = @ -`. Nothing that
-/// could break a line, a quote or a field of a log.
+/// A caller's id, or a new one: 1 to 128 of `A-Z a-z 0-9 . _ ~ : / + = @ -`. None of these
+/// characters can break a line, a quote or a field of a log.
 #[derive(Clone, Debug)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// The request's own id when it has exactly one, and a right one; else one is made, of 32
-    /// random hexadecimal digits.
+    /// Returns the request's own id when it has exactly one, and a valid one. Otherwise makes one
+    /// of 32 random hexadecimal digits.
     pub fn of(headers: &HeaderMap) -> Self {
         let mut given = headers.get_all(&REQUEST_ID).iter();
         match (given.next(), given.next()) {

@@ -1,5 +1,5 @@
-//! What a body takes of the memory for bodies, as it comes and as it is unpacked, and what is said
-//! when it is too much.
+//! The share of a body in the memory for bodies, both as it arrives and unpacked, and the problem
+//! when it is too large.
 
 use tokio::sync::SemaphorePermit;
 
@@ -8,9 +8,8 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::Shared;
 use crate::telemetry::Counted;
 
-/// What a body takes of the bound on memory. Held on to after the body is parsed and dropped: the
-/// bytes of the tasks that were made of it are as many. What they are kept in comes on top, where
-/// there are many.
+/// The memory that a body takes of the limit. The share outlives the parsed body, because the tasks
+/// made from the body have as many bytes. The structures that hold many tasks are added on top.
 #[derive(Debug)]
 pub struct Share<'a> {
     shared: &'a Shared,
@@ -23,8 +22,8 @@ impl<'a> Share<'a> {
         Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
     }
 
-    /// Takes so much more; all that there is at most, so that nobody is told for ever that others
-    /// are busy.
+    /// Takes `bytes` more, but at most the whole memory. A body that could never fit would
+    /// otherwise be told for ever that the node is busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
         let room = usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);
@@ -41,7 +40,7 @@ impl<'a> Share<'a> {
     }
 }
 
-/// A body over the bound, as it comes or unpacked.
+/// Returns the problem for a body over the limit, as it arrives or unpacked.
 pub fn too_large(shared: &Shared) -> Problem {
     shared.metrics.rejected("body_bytes");
     let detail = format!(

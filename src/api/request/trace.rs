@@ -1,13 +1,13 @@
-//! W3C Trace Context: the header `traceparent` of a request, so that the trace goes on where the
-//! record is consumed.
+//! W3C Trace Context: the header `traceparent` of a request, which carries the trace on to the
+//! consumer of the record.
 
 use axum::http::{HeaderMap, HeaderName};
 
-/// The name of the header, of requests and of records.
+/// The name of the header, in requests and in records.
 pub const TRACEPARENT: &str = "traceparent";
 const HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 
-/// Bytes of a `traceparent` of version 00: `00-<32 hexadecimal digits>-<16>-<2>`.
+/// The bytes of a `traceparent` of version 00: `00-<32 hexadecimal digits>-<16>-<2>`.
 const LENGTH: usize = 55;
 
 /// A valid `traceparent` in version 00.
@@ -15,9 +15,9 @@ const LENGTH: usize = 55;
 pub struct TraceParent(String);
 
 impl TraceParent {
-    /// The request's, when it has exactly one and it is valid; else none: the specification has
-    /// invalid ones ignored, and a task must not be refused for its caller's tracing. Of a version
-    /// that is not known yet its known part is taken, as version 00.
+    /// Returns the request's `traceparent`, if it has exactly one and it is valid. The
+    /// specification says to ignore invalid ones, and a task must not be refused because of
+    /// tracing. For an unknown version, the known part is read as version 00.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(HEADER).iter();
         let value = given.next()?;
@@ -44,7 +44,7 @@ impl TraceParent {
             "00" => more.is_empty().then(|| Self(text.to_owned())),
             "ff" => None,
             _ if more.is_empty() || more.starts_with('-') => {
-                // Of the flags version 00 knows `sampled` only.
+                // `sampled` is the only flag of version 00.
                 let sampled = u8::from_str_radix(flags, 16).ok()? & 1;
                 Some(Self(format!("00-{trace}-{parent}-{sampled:02x}")))
             }

@@ -1,8 +1,8 @@
-//! Bodies that come compressed: gzip and zstd, unpacked within the bound on a body.
+//! Compressed bodies: gzip and zstd, unpacked within the limit on a body.
 //!
-//! A few KiB can unpack to GiB, so that what comes out is counted while it does, and a decoder may
-//! not keep a window larger than RFC 9659 allows. Only so many bodies are unpacked at a time: each
-//! takes a decoder's window besides what is counted.
+//! A few KiB can unpack to GiB, so the output is counted while it is made. A decoder may not keep a
+//! window larger than RFC 9659 allows. Only a few bodies are unpacked at a time, because each takes
+//! a decoder's window that is not counted.
 
 use std::io::{self, BufRead, Read};
 
@@ -16,12 +16,12 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::{Shared, UNPACKED_AT_ONCE};
 
-/// The window of zstd that a content encoding may have (RFC 9659): 8 MiB, by its logarithm.
+/// The largest zstd window for a content encoding (RFC 9659): 8 MiB, as a logarithm.
 const WINDOW_LOG_MAX: u32 = 23;
-/// Bytes that come out at a time.
+/// Bytes that are unpacked at a time.
 const PIECE_BYTES: usize = 16 << 10;
-/// Others get their turn after so many pieces, and after so many bytes that went in: of empty
-/// members of gzip nothing comes out for megabytes.
+/// Pieces of output after which other tasks get their turn. The same holds after [`PACKED_AT_ONCE`]
+/// bytes of input, because empty gzip members give no output for megabytes.
 const PIECES_AT_ONCE: usize = 16;
 const PACKED_AT_ONCE: usize = 64 << 10;
 
@@ -32,7 +32,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// How the body was compressed; `None` when it was not.
+    /// Returns the compression of the body; `None` when there is none.
     pub fn of(headers: &HeaderMap) -> Result<Option<Self>, Problem> {
         let mut given = headers.get_all(header::CONTENT_ENCODING).iter();
         let Some(encoding) = given.next() else { return Ok(None) };
@@ -40,7 +40,7 @@ impl Encoding {
         match () {
             () if given.next().is_some() => Err(Problem::unsupported_encoding()),
             () if is("identity") => Ok(None),
-            // RFC 9110, 8.4.1.3: the two are the same.
+            // The two names mean the same (RFC 9110, 8.4.1.3).
             () if is("gzip") || is("x-gzip") => Ok(Some(Self::Gzip)),
             () if is("zstd") => Ok(Some(Self::Zstd)),
             () => Err(Problem::unsupported_encoding()),
@@ -60,10 +60,10 @@ impl Encoding {
     }
 }
 
-/// Bytes that would block after every few, so that a decoder comes up for air.
+/// Input that reports `WouldBlock` from time to time, so that a decoder yields.
 struct Turns<'a> {
     rest: &'a [u8],
-    /// Bytes until the next turn.
+    /// Bytes until the next turn of others.
     left: usize,
 }
 
@@ -90,7 +90,7 @@ impl Read for Turns<'_> {
     }
 }
 
-/// The body that `packed` is the compressed form of.
+/// Unpacks the body `packed`.
 pub async fn unpack<'a>(shared: &'a Shared, encoding: Encoding, packed: &Bytes) -> Result<(Bytes, Share<'a>), Problem> {
     let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };

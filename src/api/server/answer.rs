@@ -18,28 +18,29 @@ use crate::api::problems::problem::Problem;
 use crate::api::shared::Shared;
 use crate::clock;
 
-/// An answer is handed to its connection in pieces of so many bytes at most, each when the one
-/// before is on its way: so that an answer that nobody reads keeps its place, and its share of the
-/// memory, until it is given up.
+/// The largest piece of an answer that its connection gets at once. The next piece follows when the
+/// one before is on its way. An answer that nobody reads thus keeps its place and its share of the
+/// memory until the connection is cut off.
 const PIECE_BYTES: usize = 64 << 10;
-/// The last byte of a longer answer is a piece of its own: over HTTP/2 it is taken when all before
-/// it is with the connection, and until then the place is kept.
+/// The last byte of a longer answer is its own piece. HTTP/2 takes it only when the connection has
+/// taken all bytes before it, and the place is kept until then.
 const TAIL_BYTES: usize = 1;
-/// What is no longer goes in one piece, and may wait in its connection without its place.
+/// An answer up to this size goes in one piece, and may wait in its connection without its place.
 const SMALL_BYTES: usize = 1 << 10;
-/// Places that each caller has for asking how the node is, and as many for its metrics. A platform
-/// has one or two of each in progress.
+/// Places of each caller for health checks, and as many for metrics. A platform has one or two of
+/// each in progress.
 const PROBES_AT_ONCE_MAX: usize = 16;
 
-/// What a request holds from its header until its answer is written, or its caller has gone.
+/// The resources that a request holds, from its header until its answer is written or its caller
+/// has gone.
 #[derive(Debug)]
 pub struct Place {
     shared: Arc<Shared>,
     line: Arc<Line>,
-    /// What it is for, once it is taken.
+    /// The purpose of the place, once the place is taken.
     admitted: Option<Purpose>,
     memory: Option<(OwnedSemaphorePermit, u32)>,
-    /// Of a request with a body.
+    /// Only for requests with a body.
     left: Option<Left>,
 }
 
@@ -54,13 +55,14 @@ impl Place {
         self.line.caller.address()
     }
 
-    /// The request has a body, which leaves its rest there.
+    /// Says where the request's body leaves its unread rest.
     pub fn may_have_rest(&mut self, left: Left) {
         self.left = Some(left);
     }
 
-    /// Sees to what nobody has read of the request's body, before its answer is written; `may_read`
-    /// when its caller sends it unasked. True when no other request can follow.
+    /// Handles the unread rest of the request's body before the answer is written. `may_read` is
+    /// true when the caller sends the body without waiting for a `100 Continue`. Returns true when
+    /// no other request can follow.
     pub async fn settle_rest(&mut self, may_read: bool) -> bool {
         let mut rest = match self.left.take().map(|left| left.take()) {
             None | Some(Rest::Nothing) => return false,
@@ -76,7 +78,7 @@ impl Place {
         self.leaves_rest()
     }
 
-    /// True over HTTP/1.
+    /// Marks an HTTP/1 connection as one with a rest to read. Returns true over HTTP/1.
     fn leaves_rest(&self) -> bool {
         let is_last = !self.line.is_multiplexed();
         if is_last {
@@ -85,7 +87,8 @@ impl Place {
         is_last
     }
 
-    /// Beside the answer; such streams are bounded by those of their connection, and hold no place.
+    /// Reads the rest of a body beside the answer. The connection's limit on streams limits these
+    /// readers, too; they hold no place.
     fn read_on(&self, rest: Incoming) {
         let shared = self.shared.clone();
         let limits = Limits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
@@ -97,7 +100,7 @@ impl Place {
         });
     }
 
-    /// Takes one of its caller's places for `purpose`, and one of the node's.
+    /// Takes one of the caller's places for `purpose`, and one of the node's.
     pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
         let shared = &self.shared;
         let (caller_max, caller_bound, set_by) = match purpose {
@@ -121,8 +124,9 @@ impl Place {
         Ok(())
     }
 
-    /// Sets `bytes` of the memory aside for the answer. At the bound, one that tells of no change
-    /// is refused; one that tells what was done waits for others to be written.
+    /// Reserves `bytes` of memory for the answer. When the memory is used up, an answer to a
+    /// request that changed nothing is refused. An answer that reports a change waits until others
+    /// are written.
     pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
         let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
@@ -138,16 +142,17 @@ impl Place {
         Ok(())
     }
 
-    /// Waits until others are written. An answer that waits is in memory already, so that only some
-    /// may.
+    /// Waits until other answers are written. A waiting answer is in memory already, so only some
+    /// may wait.
     async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
         let shared = &self.shared;
         let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
         shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
     }
 
-    /// True when an answer of so many bytes must have its share of the memory; the others are
-    /// bounded by the places. So are those of probes, which are answered when the memory is full.
+    /// True when an answer of `bytes` must reserve its memory. The limit on places limits smaller
+    /// answers. The same holds for answers to probes, which are sent even when the memory is used
+    /// up.
     pub fn must_hold(&self, bytes: u64) -> bool {
         let is_probe = matches!(self.admitted, Some(Purpose::Health | Purpose::Metrics));
         !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
@@ -170,11 +175,11 @@ impl Drop for Place {
     }
 }
 
-/// The body of an answer, with the place of its request.
+/// The body of an answer, together with the place of its request.
 #[derive(Debug)]
 pub struct Answer {
     body: Body,
-    /// What is left of a large piece of `body`.
+    /// The unsent rest of a large piece of `body`.
     rest: Bytes,
     _place: Place,
 }
@@ -184,8 +189,8 @@ impl Answer {
         Self { body, rest: Bytes::new(), _place: place }
     }
 
-    /// A piece of a larger answer is a copy: else whoever has not written it yet would hold all of
-    /// the answer.
+    /// Returns the next piece. The piece of a larger answer is a copy: a slice would keep the whole
+    /// answer in memory until the piece is written.
     fn next_piece(&mut self) -> Frame<Bytes> {
         let length = match self.rest.len() {
             small @ ..=SMALL_BYTES => small,

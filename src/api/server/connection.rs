@@ -1,8 +1,8 @@
 //! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge.
 //!
-//! Who is slow is cut off ([`super::watched`]); who asks nothing for too long is sent away; a
-//! stream of HTTP/2 whose caller does not open its window is reset, for the connection beside it
-//! may be in good health.
+//! Slow callers are cut off (see [`super::watched`]). Idle connections are closed. An HTTP/2 stream
+//! whose caller does not open its window is reset alone, because the rest of the connection may be
+//! healthy.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -31,31 +31,32 @@ use crate::api::shared::Settings;
 use crate::clock;
 use crate::telemetry::Counted;
 
-/// What one connection of HTTP/2 may send before it is read, in bytes; the bound on bodies counts
-/// what is read.
+/// Bytes that one HTTP/2 connection may send before they are read. The limit on bodies counts only
+/// bytes that are read.
 const WINDOW_BYTES: u32 = 256 << 10;
-/// What is read ahead of a request, or waits to be written of an answer, over HTTP/1; more if a
-/// header may have more.
+/// Bytes per HTTP/1 connection that are read ahead of a request, or wait to be written; more if a
+/// larger header is allowed.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Headers up to so many times the bound are read, so that they can be answered with a problem; the
-/// library answers beyond.
+/// Headers up to this many times the limit are read, so that the answer can be a problem. Beyond it
+/// hyper answers.
 const HEADER_SLACK: usize = 2;
-/// What a field counts for at least: a name of one byte without a value.
+/// The smallest size that a field counts for: a name of one byte without a value.
 const FIELD_BYTES_MIN: usize = FIELD_BYTES + 1;
-/// A connection of HTTP/2 that does not answer a ping within [`PONG_TIMEOUT`] is closed.
+/// The interval of pings. An HTTP/2 connection that does not answer a ping within [`PONG_TIMEOUT`]
+/// is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PONG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Streams of HTTP/2 that may wait to be taken up although they were reset already: a caller beyond
-/// it opens and resets in a loop, and is cut off.
+/// HTTP/2 streams that may be reset before the server has accepted them. A caller beyond this
+/// number opens and resets streams in a loop, and is cut off.
 const RESET_STREAMS_MAX: usize = 20;
 
-/// How long the end of the node is held up by a caller that goes on sending.
+/// How long a caller that goes on sending may delay the end of the node.
 const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
 
-/// Answers what is asked over `stream` until it ends, and reads on where the other side may still
-/// be sending.
+/// Answers the requests of `stream` until it ends, then lingers if the other side may still be
+/// sending.
 pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: CancellationToken) {
-    // Without it an answer may wait 40 ms for the caller's delayed acknowledgement.
+    // With Nagle's algorithm an answer may wait 40 ms for the caller's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
@@ -67,7 +68,7 @@ pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: Can
     }
 }
 
-/// Throws away what the other side sends until it has read its answer.
+/// Discards the bytes that the other side sends until it has read its answer.
 async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) {
     let settings = api.settings();
     let is_ending = stopping.is_cancelled();
@@ -128,8 +129,8 @@ async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &Cancel
                 }
                 let left = line.idle_for(clock::monotonic()).map(|idle| settings.idle_timeout.saturating_sub(idle));
                 if left == Some(Duration::ZERO) {
-                    // A caller of HTTP/2 is told, so that a request which crosses this on its way
-                    // can be repeated safely.
+                    // The graceful shutdown tells an HTTP/2 caller, so that it can safely repeat a
+                    // request which was already under way.
                     metrics.cut_off("idle");
                     is_leaving = true;
                     connection.as_mut().graceful_shutdown();
@@ -142,7 +143,7 @@ async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &Cancel
     }
 }
 
-/// The library has answered 431 by itself.
+/// True when hyper has answered 431 itself.
 fn is_header_too_large(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large)
 }
@@ -152,13 +153,13 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
     let mut builder = Builder::new(streams);
     builder
         .http1()
-        // The library's own timeout would hold the next request to the time of a header.
+        // hyper's own timeout would apply to the wait for the next request, too.
         .header_read_timeout(None)
         .max_buf_size(header_bytes.max(BUFFER_BYTES))
-        // More than that cannot pass the bound on bytes: it alone decides.
+        // More fields than this always exceed the limit on bytes, so that limit alone decides.
         .max_headers(header_bytes / FIELD_BYTES_MIN)
-        // Who has said all may say so. Whoever is gone looks the same until it is written to, so
-        // that its request is carried out to its end, or its deadline.
+        // A caller may close its sending side after its request. A caller that is gone looks the
+        // same until something is written to it, so its request runs to its end or its deadline.
         .half_close(true);
     builder
         .http2()
@@ -169,15 +170,15 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        // Of a stream's answer no piece is taken before the one before it is with the connection:
-        // see [`super::answer`].
+        // hyper takes the next piece of a stream's answer only when the piece before is with the
+        // connection: see [`super::answer`].
         .max_send_buf_size(1)
         .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
     builder
 }
 
-/// Runs the streams of HTTP/2, none longer than a request and the writing of its answer may take
-/// together.
+/// Runs the streams of HTTP/2. Each gets the longest time of a request plus the longest time of
+/// writing its answer.
 #[derive(Clone)]
 struct Streams {
     api: Api,
@@ -192,7 +193,7 @@ where
         let settings = api.settings();
         let longest = settings.request_deadline.saturating_add(settings.answer_timeout);
         TokioExecutor::new().execute(async move {
-            // A stream that is dropped is reset.
+            // Dropping a stream resets it.
             if tokio::time::timeout(longest, stream).await.is_err() {
                 api.metrics().cut_off("answer");
             }

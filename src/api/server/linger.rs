@@ -1,10 +1,9 @@
-//! A lingering close: reads on for a while after the last answer of a connection, and throws away
-//! what comes.
+//! A lingering close: reads and discards input for a while after the last answer of a connection.
 //!
-//! A socket that is closed with bytes unread is reset, and the reset overtakes the answer: a caller
-//! that is still sending sees a broken pipe and never learns why. So the sending side is closed
-//! first, and the caller's bytes are read until it has closed its side, or until a limit. Nothing
-//! is kept of them: a connection that lingers takes [`PIECE_BYTES`] while it is polled, and no
+//! Closing a socket with unread bytes resets it, and the reset overtakes the answer. A caller that
+//! is still sending would see a broken pipe and never learn the reason. So the server first closes
+//! its sending side, then reads until the caller has closed its own side, or until a limit. The
+//! bytes are not kept: a lingering connection takes [`PIECE_BYTES`] while it is polled, and no
 //! place among the requests.
 
 use std::future::Future;
@@ -20,21 +19,21 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Bytes that are read at a time, on the stack.
 const PIECE_BYTES: usize = 8 << 10;
-/// Bytes that are read on at least, whatever the limit on bodies is: a caller that sends several
-/// times too much still reads that it did.
+/// The smallest limit on discarded bytes, however small the limit on bodies is. A caller that sends
+/// several times too much can still read the answer.
 const BYTES_MIN: u64 = 64 << 20;
-/// How many bodies of the largest size are read on.
+/// The limit on discarded bytes, as a multiple of the largest body.
 const BODIES_MAX: u64 = 4;
-/// How long a caller may send nothing, and not close its side either. nginx waits as long
+/// How long a caller may neither send anything nor close its side. nginx waits as long
 /// (`lingering_timeout`).
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
-/// How a lingering close came to its end.
+/// The result of a lingering close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The caller has closed its side, or is gone.
     Closed,
-    /// The caller sent too much, for too long, or nothing.
+    /// The caller sent too much, sent for too long, or paused for too long.
     CutOff,
 }
 
@@ -47,7 +46,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For `longest` at most; `body_bytes_max` is the limit on bodies.
+    /// Returns limits for a close that takes `longest` at most; `body_bytes_max` is the limit on
+    /// bodies.
     pub fn new(body_bytes_max: usize, longest: Duration) -> Self {
         let bodies = u64::try_from(body_bytes_max).unwrap_or(u64::MAX).saturating_mul(BODIES_MAX);
         Self { bytes_max: bodies.max(BYTES_MIN), longest, quiet_max: QUIET_MAX }
@@ -67,7 +67,7 @@ impl Linger {
         Self { bytes_left: limits.bytes_max, quiet_max: limits.quiet_max, longest, quiet: None }
     }
 
-    /// Reads what there is of `stream`.
+    /// Reads and discards the bytes that `stream` has ready.
     pub fn poll(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<End> {
         if self.longest.as_mut().poll(cx).is_ready() {
             return Poll::Ready(End::CutOff);

@@ -1,12 +1,10 @@
-//! The rest of a body: what is still to come of a request when its answer is made.
+//! The rest of a body: the part of a request that has not arrived when its answer is made.
 //!
-//! ```text
-//! small, and there at once      read: the connection goes on as if nothing had been
-//! over HTTP/1                   the answer says `Connection: close`, for the next request begins where a body ends;
-//!                               then the connection lingers ([`super::linger`])
-//! over HTTP/2                   read on beside the answer, within the same limits; then the library resets the stream with
-//!                               `NO_ERROR` (RFC 9113, 8.1), which some clients take for a failure
-//! ```
+//! - A rest that is small and arrives at once is read. The connection goes on as usual.
+//! - Over HTTP/1 the answer says `Connection: close`, because the next request begins where a body
+//!   ends. Then the connection lingers ([`super::linger`]).
+//! - Over HTTP/2 the rest is read beside the answer, within the same limits. Then hyper resets the
+//!   stream with `NO_ERROR` (RFC 9113, 8.1), which some clients take for a failure.
 
 use std::mem;
 use std::pin::Pin;
@@ -20,23 +18,23 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::linger::Limits;
 
-/// So much is read before the answer goes out.
+/// Bytes of a rest that are read before the answer is sent.
 const BYTES_MAX: usize = 64 << 10;
-/// So long an answer waits for it. A client that sends a header and its body in two packets sends
-/// them one right after the other.
+/// How long an answer waits for the rest of the body. A client that sends a header and its body in
+/// two packets sends the second right after the first.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// What nobody has read of a body.
+/// The unread part of a body.
 #[derive(Debug, Default)]
 pub enum Rest {
     #[default]
     Nothing,
-    /// It cannot be read on.
+    /// The body failed and cannot be read further.
     Broken,
     Unread(Incoming),
 }
 
-/// Where a body leaves its rest when it is let go.
+/// The slot in which a dropped body leaves its rest.
 #[derive(Clone, Debug, Default)]
 pub struct Left(Arc<Mutex<Rest>>);
 
@@ -50,7 +48,7 @@ impl Left {
     }
 }
 
-/// The body of a request, which leaves what nobody reads of it.
+/// The body of a request. When dropped, it leaves its unread rest in `left`.
 pub struct LeavingBody {
     rest: Rest,
     is_at_end: bool,
@@ -98,7 +96,7 @@ impl Drop for LeavingBody {
     }
 }
 
-/// Reads what is small and comes at once. True when that was all.
+/// Reads a rest that is small and arrives at once. Returns true when the body came to its end.
 pub async fn is_read(rest: &mut Incoming) -> bool {
     let reading = async {
         let mut read = 0;
@@ -114,14 +112,14 @@ pub async fn is_read(rest: &mut Incoming) -> bool {
     tokio::time::timeout(WAIT_MAX, reading).await.unwrap_or(false)
 }
 
-/// True while all that is known to come of it is little.
+/// True while the bytes read, plus those known to come, stay within [`BYTES_MAX`].
 fn is_small(rest: &Incoming, read: usize) -> bool {
     let to_come = usize::try_from(rest.size_hint().lower()).unwrap_or(usize::MAX);
     read.saturating_add(to_come) <= BYTES_MAX
 }
 
-/// Reads on, and throws away what comes, within `limits` and while `goes_on`. False when it did not
-/// come to the end.
+/// Reads and discards the rest, within `limits` and while `goes_on` is true. Returns false when a
+/// limit or a timeout stopped it.
 pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> bool) -> bool {
     let reading = async {
         let mut bytes_left = limits.bytes_max;

@@ -1,4 +1,4 @@
-//! What every request passes: bounds, measurement, and the router.
+//! The path of every request: limits, measurement, and the router.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -33,13 +33,13 @@ use crate::telemetry::Registry;
 pub struct Api {
     shared: Arc<Shared>,
     router: Router,
-    /// Of all routes, in their order.
+    /// The paths of all routes, in order.
     paths: Arc<[&'static str]>,
     operations: Arc<[(&'static str, Method, &'static Operation)]>,
 }
 
-/// All routes. Literal ones stand before those with a parameter that would match them, too: the
-/// label of a request is the first that matches.
+/// Returns all routes. Literal ones come before those with a parameter that would match them, too:
+/// the label of a request is the first match.
 fn routes() -> [Route; 18] {
     use operations as ops;
     [
@@ -67,13 +67,13 @@ fn routes() -> [Route; 18] {
     ]
 }
 
-/// What a field of a header counts for besides its name and its value (RFC 9113, 6.5.2).
+/// Bytes that a header field counts for, besides its name and its value (RFC 9113, 6.5.2).
 pub const FIELD_BYTES: usize = 32;
 
-/// The label of a path that there is not.
+/// The label of an unknown path.
 const NO_ROUTE: &str = "none";
 
-/// What a path or a method that there is not may be answered.
+/// The problems that an unknown path or method may be answered with.
 const OF_NO_OPERATION: [ProblemType; 7] = [
     ProblemType::NotFound,
     ProblemType::MethodNotAllowed,
@@ -107,12 +107,12 @@ impl Api {
         self.shared.say_caller(bound, address);
     }
 
-    /// A place for a request whose header came over `line`.
+    /// Makes the place of a request whose header came over `line`.
     pub fn place(&self, line: &Arc<Line>, is_multiplexed: bool) -> Place {
         Place::new(self.shared.clone(), line.clone(), is_multiplexed)
     }
 
-    /// Answers one request; never fails, and does not panic when a handler does.
+    /// Answers one request. Never fails, and survives a panic of its handler.
     pub async fn answer(&self, mut place: Place, request: Request<Body>) -> axum::http::Response<Answer> {
         let started = clock::monotonic();
         let route = label_of(&self.paths, request.uri().path());
@@ -120,11 +120,11 @@ impl Api {
         let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
         let only_shows = is_head || request.method() == Method::GET;
-        // Whoever waits to be asked for its body is not asked for what nobody wants to know.
+        // A caller with `Expect: 100-continue` waits for permission to send its body. An unneeded
+        // body is not asked for.
         let may_read_rest = !request.headers().contains_key(header::EXPECT);
         let id = RequestId::of(request.headers());
-        // Of the level of what is logged in it: whoever does not look at each request need not pay
-        // for it.
+        // The span has the level of the log lines in it, so it costs nothing when these are off.
         let span = tracing::debug_span!("request", request_id = %id);
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
@@ -139,7 +139,7 @@ impl Api {
             }
         };
         let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
-        // Before its size is looked at: a problem may show a task, with its payload.
+        // The problem is written before the size is measured: it may show a task with its payload.
         tell(&mut response);
         let size = response.body().size_hint().lower();
         let has_changed_nothing = only_shows || response.status().is_client_error();
@@ -151,8 +151,8 @@ impl Api {
         }
         let is_last = place.settle_rest(may_read_rest).await;
         if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
-            // The rest of a body stands where the next request would; and callers of a node that
-            // drains shall go elsewhere.
+            // The rest of a body stands where the next request would begin. And the callers of a
+            // draining node should go to another node.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.headers_mut().insert(REQUEST_ID, id.into_header());
@@ -165,7 +165,7 @@ impl Api {
 
     async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
         match self.admit(place, route, &request) {
-            // The router would take an empty part of a path for an id.
+            // axum would take an empty part of a path for an id.
             Ok(()) if route == NO_ROUTE => {
                 Problem::new(ProblemType::NotFound, "there is no such path; /openapi.json has all there are").into_response()
             }
@@ -179,8 +179,8 @@ impl Api {
         self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
     }
 
-    /// Takes a place among the requests in flight. Probes have places of their own, and are
-    /// answered while the node drains.
+    /// Takes a place among the requests in flight. Probes have their own places, and are answered
+    /// even while the node drains.
     fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
@@ -205,8 +205,8 @@ impl Api {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_panic) => {
-                // The panic hook has said where. One request that meets a bug must not take the
-                // node with it, nor, sent again, the next node.
+                // The panic hook has logged the place. A request that meets a bug must not end this
+                // node, nor the next node when it is sent again.
                 tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
                 Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
             }
@@ -216,7 +216,7 @@ impl Api {
 
 fn document_of(routes: &[Route]) -> Bytes {
     let paths: Vec<_> = routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
-    // Strings and numbers: nothing in it can fail to be JSON, and a test reads it.
+    // The document consists of strings and numbers, so it always serialises. A test reads it.
     document::write(&paths).map(Bytes::from).unwrap_or_default()
 }
 
@@ -224,7 +224,7 @@ fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &
     route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
 }
 
-/// Whether callers could know that this may be answered.
+/// True when the OpenAPI document lists this answer.
 fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: StatusCode) -> bool {
     match operation {
         Some(operation) => operation.tells_of(status, problem),
@@ -232,8 +232,8 @@ fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: 
     }
 }
 
-/// Bytes of a request's header, counted as HTTP/2 does, so that the bound is the same for both
-/// versions.
+/// Returns the bytes of a request's header, counted as HTTP/2 does. The limit is thus the same for
+/// both versions.
 fn size_of(request: &Request<Body>) -> usize {
     let fields =
         |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>();
@@ -249,7 +249,7 @@ async fn method_not_allowed(method: Method) -> Problem {
     )
 }
 
-/// The route that a path belongs to, for metrics and logs: a path itself may hold names and ids.
+/// Returns the route of a path, for metrics and logs. The path itself may hold names and ids.
 fn label_of(paths: &[&'static str], path: &str) -> &'static str {
     paths.iter().copied().find(|route| matches_route(route, path)).unwrap_or(NO_ROUTE)
 }

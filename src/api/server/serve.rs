@@ -1,7 +1,7 @@
-//! Connections: accepted within the bounds, of each caller and of all, ended when the node ends.
+//! Accepts connections, within the limits per caller and in total, and ends them with the node.
 //!
-//! While the node drains connections are still accepted, so that callers and probes are told; only
-//! `stopping` ends them, each after the request that it is at.
+//! A draining node still accepts connections, so that callers and probes learn its state. Only
+//! `stopping` ends the connections, each after its current request.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,13 +26,15 @@ use crate::clock;
 use crate::domain::Throttle;
 use crate::shutdown::{Failure, Tasks};
 
-/// When accepting fails for want of file descriptors: they come back when a connection ends.
+/// The pause after accepting failed for lack of file descriptors. Descriptors become free when a
+/// connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections beyond a limit that are read on until their callers have their answer; others are
-/// closed at once.
+/// Rejected connections that linger at the same time, until their callers have their answer. Others
+/// are closed at once.
 const TURNED_AWAY_MAX: usize = 64;
 const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
-/// It fails as often as it is tried then: said once in so long.
+/// The shortest interval between two log lines about a failed accept, which then fails at every
+/// retry.
 const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of
@@ -85,7 +87,7 @@ async fn pause_after(error: &io::Error, said: &mut Throttle) {
     }
 }
 
-/// Connections beyond a limit.
+/// Answers connections beyond a limit.
 struct TurnedAway {
     body_bytes_max: usize,
     places: Arc<Semaphore>,
@@ -98,9 +100,9 @@ impl TurnedAway {
         Self { body_bytes_max: api.settings().body_bytes_max, places, tasks: tasks.clone() }
     }
 
-    /// Answers at once, and closes when the caller has sent what it is sending.
+    /// Answers at once, and closes the connection when the caller has finished sending.
     fn answer(&self, mut stream: TcpStream, problem: &Problem) {
-        // A socket that was just opened has room for this; if it has not, the caller sees a closed
+        // A fresh socket usually has room for this answer. If not, the caller sees a closed
         // connection.
         if let Err(error) = stream.try_write(&answer_of(problem)) {
             tracing::debug!(%error, "tell a caller that there are too many connections");
@@ -114,7 +116,7 @@ impl TurnedAway {
                 stream.shutdown().await.ok()?;
                 Some(poll_fn(|cx| linger.poll(&mut stream, cx)).await)
             };
-            // However it ends, the connection is closed.
+            // The connection is closed afterwards, whatever the result.
             stopping.run_until_cancelled(leave).await;
             drop(place);
             Ok(())
@@ -122,7 +124,7 @@ impl TurnedAway {
     }
 }
 
-/// For a connection beyond a bound: nobody reads its request, and so it is answered without one.
+/// Returns the raw answer for a connection beyond a limit. Its request is never read.
 fn answer_of(problem: &Problem) -> Vec<u8> {
     let id = RequestId::new();
     let mut response = Response::default();
@@ -135,7 +137,7 @@ fn answer_of(problem: &Problem) -> Vec<u8> {
         answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
     }
     answer.extend(b"\r\n");
-    // The body of a problem is there as a whole.
+    // The body of a problem is complete, so this never waits.
     if let Some(Ok(body)) = body.collect().now_or_never() {
         answer.extend(body.to_bytes());
     }

@@ -1,17 +1,17 @@
-//! A socket that does not wait for ever: for the rest of a header, or for its other side to read.
+//! A socket that does not wait for ever for a header, or for its other side to read.
 //!
-//! ```text
-//! waits for                          held by
-//! the first request, its header      `header_timeout`, here
-//! the next request                   `idle_timeout`, by [`super::connection`]
-//! the rest of a header (HTTP/1)      `header_timeout`, here
-//! the rest of a body                 `request_deadline`, by [`crate::api::request::body`]
-//! the other side to read             `answer_timeout`, here; of a stream of HTTP/2, by [`super::connection`]
-//! the end of what nobody reads       `answer_timeout` and more limits, by [`super::linger`], to which the socket is left
-//! ```
+//! | wait for | limited by |
+//! |---|---|
+//! | the first request, its header | `header_timeout`, here |
+//! | the next request | `idle_timeout`, by [`super::connection`] |
+//! | the rest of a header (HTTP/1) | `header_timeout`, here |
+//! | the rest of a body | `request_deadline`, by [`crate::api::request::body`] |
+//! | the other side to read | `answer_timeout`, here; for HTTP/2 streams by [`super::connection`] |
+//! | the end of unwanted input | `answer_timeout` and more, by [`super::linger`] |
 //!
-//! A timer is made only when there is something to wait for; a request that comes whole and an
-//! answer that the socket takes at once make none.
+//! For a lingering close, [`super::linger`] takes over the socket. A timer exists only while the
+//! socket waits. A request that arrives whole needs none, nor an answer that the socket takes at
+//! once.
 
 use std::future::Future;
 use std::io;
@@ -29,15 +29,15 @@ use crate::clock;
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub struct Watched {
-    /// Taken when it is left to whoever reads on.
+    /// `None` after the socket was left for a lingering close.
     stream: Option<TcpStream>,
     api: Api,
     line: Arc<Line>,
-    /// How many requests there had been when bytes came last outside of a request: those bytes are
-    /// a header's, if no request has begun since.
+    /// The number of requests at the time when bytes last came outside of a request. If no request
+    /// has begun since, the bytes belong to a header.
     begun: Option<u64>,
     header: Option<Timer>,
-    /// Runs from when the other side first fell behind until all was written.
+    /// Runs from the moment when the other side fell behind until all output is written.
     answer: Option<Timer>,
     /// True when the other side has closed.
     is_at_end: bool,
@@ -53,11 +53,12 @@ impl Watched {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// True while the header of a request is awaited that has begun, or must begin.
+    /// True while the connection waits for a header: one that has begun, or that of its first
+    /// request.
     fn awaits_header(&self) -> bool {
         let asked = self.line.asked();
-        // Of HTTP/2 any byte may be a ping: half a header holds a connection there until it is idle
-        // for too long.
+        // On HTTP/2 any byte may be a ping. Half a header therefore keeps a connection until the
+        // idle timeout.
         asked == 0 || (self.begun == Some(asked) && !self.line.is_multiplexed())
     }
 
@@ -79,8 +80,8 @@ impl Watched {
         Poll::Ready(Err(self.cut_off("answer")))
     }
 
-    /// True when the other side has not been heard to its end: it sends what nobody reads, and a
-    /// close now would reset the connection.
+    /// True when the other side may still be sending bytes that nobody reads. Closing now would
+    /// reset the connection.
     fn must_linger(&self) -> bool {
         let has_begun = self.begun == Some(self.line.asked()) && !self.line.is_multiplexed();
         !self.is_at_end && !self.is_cut_off && (self.line.has_rest() || has_begun)
@@ -130,7 +131,7 @@ impl AsyncWrite for Watched {
         self.stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
-    /// Called when all that there was is written.
+    /// hyper calls this when all its output is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(self.stream()?).poll_flush(cx));
         self.answer = None;
@@ -143,8 +144,8 @@ impl AsyncWrite for Watched {
 }
 
 impl Drop for Watched {
-    /// Here and not in `poll_shutdown`, which the library does not call of a connection whose
-    /// request asked for an upgrade.
+    /// The socket is left here and not in `poll_shutdown`: hyper does not call that for a
+    /// connection whose request asked for an upgrade.
     fn drop(&mut self) {
         if self.must_linger()
             && let Some(stream) = self.stream.take()

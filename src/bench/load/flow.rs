@@ -1,6 +1,7 @@
-//! How tasks are submitted. At a rate: each call goes out when its time has come, whether or not
-//! earlier ones were answered, and its wait for a free connection counts (no coordinated omission).
-//! Or as fast as the connections take them.
+//! Submits tasks at a rate (open loop), or as fast as the connections allow (closed loop).
+//!
+//! In an open loop each call starts at its planned time, whether or not earlier calls were
+//! answered. The wait for a free connection counts as part of the call (no coordinated omission).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +16,11 @@ use crate::bench::results::quantiles::Spans;
 use crate::clock;
 use crate::domain::Monotonic;
 
-/// How often calls are released whose time has come.
+/// Interval at which the calls that are due are released.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Calls that wait for a connection. It has no bound but the run's own size: an open loop does not
-/// slow down because the other side does.
+/// Calls that wait for a connection. The queue is bounded only by the number of tasks in the run,
+/// because an open loop does not slow down when the other side does.
 #[derive(Debug)]
 struct Queue {
     calls: Mutex<VecDeque<Call>>,
@@ -38,7 +39,7 @@ impl Queue {
         self.ready.add_permits(1);
     }
 
-    /// The next call; `None` once the queue is closed and empty.
+    /// Returns the next call, or `None` once the queue is closed and empty.
     async fn pop(&self) -> Option<Call> {
         if let Ok(permit) = self.ready.acquire().await {
             permit.forget();
@@ -47,11 +48,12 @@ impl Queue {
     }
 }
 
-/// Submits what `next` makes, at a rate: `next` is asked for the tasks of the calls whose time has
-/// come, and says when it is over. Returns how long answers took, from the release of the call.
+/// Submits the tasks of `next` at a rate. `next` returns the tasks of the calls that are due, and
+/// says when the run is over. Returns the latencies of the answers, measured from the release of
+/// the call.
 ///
 /// # Errors
-/// When a connection cannot be opened.
+/// Returns an error when a connection cannot be opened.
 pub async fn open_loop<I: Intake>(
     intake: &I,
     lane_count: usize,
@@ -84,21 +86,21 @@ pub async fn open_loop<I: Intake>(
     Ok(together(workers).await)
 }
 
-/// What an open loop does next.
+/// The next step of an open loop.
 #[derive(Debug)]
 pub enum Next {
-    /// Submit these in one call, now.
+    /// Submit these tasks in one call, now.
     Call(Vec<Planned>),
-    /// The time of the next call has not come.
+    /// The next call is not due yet.
     Wait,
     Over,
 }
 
-/// Submits what `next` makes, call by call on each connection, until it makes nothing more. `next`
+/// Submits the tasks of `next`, call by call on each connection, until `next` returns none. `next`
 /// gets the number of the connection.
 ///
 /// # Errors
-/// When a connection cannot be opened.
+/// Returns an error when a connection cannot be opened.
 pub async fn closed_loop<I: Intake>(
     intake: &I,
     lane_count: usize,
@@ -167,8 +169,8 @@ mod tests {
         let ledger = Arc::new(Ledger::new(1, 0));
         let planned = Arc::clone(&ledger);
         let mut calls = 0;
-        // Ten calls at once on one connection that takes 20 ms each: the last one waits for the
-        // nine before it.
+        // Ten concurrent calls share one connection that takes 20 ms for each. The last call waits
+        // for the nine before it.
         let next = move |_elapsed| {
             calls += 1;
             if calls > 10 { Next::Over } else { Next::Call(vec![planned.plan(0)]) }

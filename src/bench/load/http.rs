@@ -1,5 +1,5 @@
-//! One kept-alive HTTP/1 connection to a node: the cheapest client there is, for it shares the
-//! machine with what it measures.
+//! A kept-alive HTTP/1 connection to a node. The client is as cheap as possible, because it shares
+//! the machine with the measured program.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// A node itself answers within 30 s.
+/// Timeout of a call. A node itself answers within 30 s.
 const DEADLINE: Duration = Duration::from_secs(35);
 
-/// What a node answered.
+/// A node's answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub body: Bytes,
 }
 
-/// Opened when it is needed, and again after it broke.
+/// A connection that opens on demand, and again after it broke.
 #[derive(Debug)]
 pub struct Http {
     /// `host:port`
@@ -33,16 +33,16 @@ pub struct Http {
 #[derive(Debug)]
 struct Open {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// Moves the bytes; ends with the connection.
+    /// Drives the connection, and ends with it.
     _driver: JoinSet<()>,
 }
 
 impl Http {
     /// # Errors
-    /// When `url` is not `http://host:port`.
+    /// Returns an error when `url` is not `http://host:port`.
     pub fn new(url: &str) -> Result<Self, String> {
         let wrong = || {
-            // Not repeated where it may hold a password.
+            // A URL that may hold a password is not repeated.
             let given = if url.contains('@') { "one with a user or password".to_owned() } else { format!("`{url}`") };
             format!("{given} is no URL of a node that can be measured; write it like http://127.0.0.1:7070")
         };
@@ -53,10 +53,10 @@ impl Http {
         Ok(Self { authority, open: None })
     }
 
-    /// Makes a call. A body is JSON.
+    /// Makes a call. The body is JSON.
     ///
     /// # Errors
-    /// In words, when no answer came: what was asked for may have been done.
+    /// Returns the reason as text when no answer came. The call may have taken effect.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let outcome = tokio::time::timeout(DEADLINE, self.exchange(method, path, body)).await;
         let outcome = outcome.unwrap_or_else(|_elapsed| Err(format!("no answer within {DEADLINE:?}")));

@@ -1,31 +1,32 @@
-//! The way in of whatever is measured. Here is Punctual's; what it is compared with brings its own.
+//! The interface through which tasks are submitted to the measured program. Punctual's
+//! implementation is in this crate. The programs that it is compared with have their own.
 
 use std::future::Future;
 
 use crate::bench::ledger::{Planned, Reply};
 
-/// Something that takes tasks.
+/// A program that accepts tasks.
 pub trait Intake: Send + Sync + 'static {
     type Lane: Lane;
 
-    /// Opens one more way in; all of them are used at once.
+    /// Opens one more lane. All lanes are used at the same time.
     fn open(&self, number: usize) -> impl Future<Output = Result<Self::Lane, String>> + Send;
 }
 
-/// One way in: a connection.
+/// One connection to the program.
 pub trait Lane: Send + 'static {
     /// Submits `tasks` in one call.
     ///
     /// # Errors
-    /// In words, when no answer came: the tasks may be stored.
+    /// Returns the reason as text when no answer came. The tasks may be stored.
     fn submit(&mut self, tasks: &[Planned]) -> impl Future<Output = Result<Answered, String>> + Send;
 }
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
     All,
-    /// Task by task, with the first that was not accepted in words.
+    /// The answer for each task, and the reason for the first that was not accepted.
     Some(Vec<Reply>, String),
     None(String),
 }

@@ -1,16 +1,16 @@
-//! What is in the records: a key that tells the run and the task, and a payload that does not
-//! compress much better than real ones.
+//! Makes the contents of records: a key that identifies the run and the task, and a payload that
+//! compresses about as well as real ones.
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
 use crate::bench::ledger::written;
 
-/// Payloads are windows into so many random characters.
+/// Size of the pool of random characters in bytes. Payloads are slices of the pool.
 const POOL_BYTES: usize = 1 << 18;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Makes the records of a run, the same for everybody that is compared.
+/// Makes the records of a run, in the same way for every program that is compared.
 #[derive(Clone, Debug)]
 pub struct Records {
     pool: String,
@@ -18,7 +18,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Payloads have `payload_bytes` characters, at most 131072.
+    /// Makes records whose payloads have `payload_bytes` characters, at most 131072.
     pub fn new(payload_bytes: usize) -> Self {
         let mut random = SmallRng::seed_from_u64(17);
         let pool = (0..POOL_BYTES).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect();
@@ -29,7 +29,7 @@ impl Records {
         written(key)
     }
 
-    /// Letters, digits, `-` and `_` only: JSON needs no escapes for them.
+    /// Returns a payload of letters, digits, `-` and `_` only, so that JSON needs no escapes.
     pub fn payload(&self, key: u64) -> &str {
         let room = self.pool.len() - self.payload_bytes;
         let spread = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;

@@ -1,4 +1,4 @@
-//! Submits over REST, as any client would: one task by `POST /v1/tasks`, several by `POST
+//! Submits tasks over REST, as any client would: one task by `POST /v1/tasks`, several by `POST
 //! /v1/tasks/batch`.
 
 use bytes::Bytes;
@@ -10,16 +10,16 @@ use super::intake::{Answered, Intake, Lane};
 use super::record::Records;
 use crate::bench::ledger::{Planned, Reply};
 
-/// How due times are written.
+/// How the due time is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// As planned.
+    /// As the planned due time.
     At,
-    /// `"delay": 0`.
+    /// As `"delay": 0`.
     Now,
 }
 
-/// A cluster, by the URLs of some of its nodes: connections are spread over them.
+/// A cluster, given by the URLs of some of its nodes. Connections are spread over them.
 #[derive(Clone, Debug)]
 pub struct Rest {
     urls: Vec<String>,
@@ -33,7 +33,7 @@ impl Rest {
         Self { urls: urls.to_vec(), topic: topic.to_owned(), records, due }
     }
 
-    /// A connection to one of the nodes.
+    /// Returns a connection to one of the nodes.
     pub fn connection(&self, number: usize) -> Result<Http, String> {
         let url = self.urls.get(number % self.urls.len().max(1)).ok_or("no URL of a node")?;
         Http::new(url)
@@ -57,10 +57,10 @@ pub struct RestLane {
 }
 
 impl RestLane {
-    /// Submits one task and gives its id.
+    /// Submits one task and returns its id.
     ///
     /// # Errors
-    /// In words, when it was not accepted.
+    /// Returns the reason as text when the task was not accepted.
     pub async fn submit_one(&mut self, task: &Planned) -> Result<String, String> {
         #[derive(Deserialize)]
         struct Task {
@@ -144,7 +144,7 @@ fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
     Ok(Answered::Some(replies, told(answer)))
 }
 
-/// The type of a problem; of anything else it is empty.
+/// The type of a problem. Empty for any other answer.
 #[derive(Default, Deserialize)]
 struct Kind {
     #[serde(default, rename = "type")]
@@ -155,7 +155,7 @@ fn kind_of(answer: &Answer) -> Kind {
     serde_json::from_slice(&answer.body).unwrap_or_default()
 }
 
-/// What an answer says of a task: some of the errors of a server leave it open whether it was
+/// Classifies the answer for a task. After some server errors it is unknown whether the task was
 /// stored.
 fn reply_of(status: u16, kind: &Kind) -> Reply {
     let is_open = kind.name.is_empty() || kind.name.ends_with(":outcome-unknown");
@@ -167,7 +167,7 @@ fn reply_of(status: u16, kind: &Kind) -> Reply {
     }
 }
 
-/// The beginning of an answer, for people.
+/// Returns the beginning of an answer, for people.
 fn told(answer: &Answer) -> String {
     let text = String::from_utf8_lossy(&answer.body);
     let detail = text.find("\"detail\"").map_or(text.as_ref(), |start| &text[start..]);
@@ -207,8 +207,8 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
         let none = answered(&answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#), 2);
         assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
-        // It may be stored: whoever says that it was refused would blame the cluster for its
-        // record.
+        // The task may be stored. Counting it as refused would report its record as a fault of the
+        // cluster.
         for body in [r#"{"type":"urn:punctual:problem:outcome-unknown"}"#, "a proxy's page"] {
             assert!(answered(&answer(503, body), 2).is_err(), "{body}");
         }

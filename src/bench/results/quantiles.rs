@@ -1,4 +1,4 @@
-//! What is said of many spans of time: an HdrHistogram, and the few figures that people read.
+//! Summarises many latencies: an HdrHistogram, and a few figures for people.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::float;
 
-/// An hour. What takes longer is counted as an hour.
+/// One hour. A longer time counts as one hour.
 const MICROS_MAX: u64 = 3_600_000_000;
-/// A figure is right to a part in a thousand.
+/// Significant digits: a figure is exact to one part in a thousand.
 const DIGITS: u8 = 3;
-/// Where the curve of a distribution is drawn: shares of the tasks, ever closer to all of them.
+/// Shares of the tasks at which the curve of a distribution is drawn, ever closer to all of them.
 const CURVE: [f64; 16] = [0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0];
 
-/// Spans of time, counted.
+/// A histogram of times.
 #[derive(Clone, Debug)]
 pub struct Spans {
     histogram: Histogram<u64>,
@@ -30,7 +30,8 @@ pub struct Quantiles {
     pub p99: f64,
     pub p999: f64,
     pub max: f64,
-    /// Shares of the tasks, each with the milliseconds that this share does not pass.
+    /// Points of the curve: a share of the tasks, and the milliseconds that this share does not
+    /// exceed.
     pub curve: Vec<(f64, f64)>,
 }
 
@@ -44,7 +45,7 @@ impl Default for Spans {
 }
 
 impl Spans {
-    /// Counts a span; below a microsecond it is none.
+    /// Counts a time. A time below a microsecond counts as zero.
     pub fn record(&mut self, span: Duration) {
         self.histogram.saturating_record(u64::try_from(span.as_micros()).unwrap_or(MICROS_MAX));
     }
@@ -62,7 +63,7 @@ impl Spans {
         self.histogram.is_empty()
     }
 
-    /// The milliseconds that this share of the spans does not pass (0.5: half of them).
+    /// Returns the milliseconds that this share of the times does not exceed (0.5: half of them).
     pub fn at(&self, share: f64) -> f64 {
         let micros = self.histogram.value_at_quantile(share);
         float(self.histogram.lowest_equivalent(micros)) / 1000.0
@@ -83,13 +84,13 @@ impl Spans {
 }
 
 impl Quantiles {
-    /// `1 / 2 / 4 / 9 / 17`: p50, p90, p99, p99.9 and the maximum, as people compare them.
+    /// Formats p50, p90, p99, p99.9 and the maximum as `1 / 2 / 4 / 9 / 17`.
     pub fn short(&self) -> String {
         [self.p50, self.p90, self.p99, self.p999, self.max].map(shown).join(" / ")
     }
 }
 
-/// Milliseconds with as many digits as matter.
+/// Formats milliseconds with the significant digits.
 pub fn shown(millis: f64) -> String {
     if millis >= 20.0 || (millis - millis.round()).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
 }

@@ -1,4 +1,4 @@
-//! What a run has found: a table for people, JSON for programs.
+//! The report of a run: a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,72 +9,72 @@ use super::quantiles::{Quantiles, Spans, shown};
 use super::{float, ratio};
 use crate::client::output::figures::grouped;
 
-/// One run of one scenario.
+/// The report of one run of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub scenario: String,
-    /// When it was taken, by this machine's clock (RFC 3339), and by which release.
+    /// Start of the run by this machine's clock (RFC 3339). `version` is the release.
     pub taken_at: String,
     pub version: String,
     pub settings: BTreeMap<String, String>,
-    /// What `spans` is the distribution of.
+    /// The quantity whose distribution is in `spans`.
     pub measured: String,
     pub spans: Option<Quantiles>,
     pub counts: Counts,
     /// Per second.
     pub rate: f64,
-    /// Single figures, each by a name that says its unit.
+    /// Single figures by name. The name contains the unit.
     pub facts: BTreeMap<String, f64>,
     pub usage: Vec<Usage>,
     pub series: Vec<Moment>,
-    /// Why something was refused, or got no answer, when that happened.
+    /// The reason for the first refusal or missing answer, if there was one.
     pub reason: Option<String>,
 }
 
-/// The promises, counted.
+/// How well the guarantees were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub submitted: u64,
     pub accepted: u64,
     pub refused: u64,
-    /// Submits whose answer was lost: they may be stored.
+    /// Number of submits whose answer was lost: the tasks may be stored.
     pub unknown: u64,
     pub arrived: u64,
-    /// Appended before they were due.
+    /// Number of tasks appended before they were due.
     pub early: u64,
-    /// Accepted and not in the topic.
+    /// Number of accepted tasks that are not in the topic.
     pub lost: u64,
-    /// Records beyond a task's first.
+    /// Number of records beyond the first of a task.
     pub duplicates: u64,
     pub refused_but_published: u64,
 }
 
-/// What a process used while tasks were measured; with its children.
+/// Resources that a process and its children used during the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     pub name: String,
     pub us_per_task: f64,
-    /// 1 is one core, all the time.
+    /// Average number of busy cores.
     pub cores: f64,
-    /// Memory in RAM at the end, without the children's.
+    /// Resident memory in bytes at the end, without the children's.
     pub resident_bytes: u64,
 }
 
-/// One step of a series.
+/// One point of a time series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Seconds from the beginning of what was measured.
+    /// Seconds since the start of the measurement.
     pub at: f64,
     pub count: u64,
     pub rate: f64,
-    /// Milliseconds; zero when there was nothing.
+    /// In milliseconds. Zero when the step has no tasks.
     pub p50: f64,
     pub p99: f64,
     pub max: f64,
 }
 
 impl Moment {
-    /// `seconds`: how long the step is.
+    /// Summarises a step of `seconds` seconds.
     pub fn of(at: f64, spans: &Spans, seconds: f64) -> Self {
         let Some(quantiles) = spans.quantiles() else { return Self { at, ..Self::default() } };
         let Quantiles { count, p50, p99, max, .. } = quantiles;
@@ -83,7 +83,8 @@ impl Moment {
 }
 
 impl Counts {
-    /// True when nothing was early, lost, published twice, or published although it was refused.
+    /// Returns true when no task was early, lost, published twice, or published although it was
+    /// refused.
     pub fn are_clean(&self) -> bool {
         self.early == 0 && self.lost == 0 && self.duplicates == 0 && self.refused_but_published == 0
     }
@@ -94,12 +95,12 @@ impl Report {
         self.facts.insert(name.to_owned(), value);
     }
 
-    /// The CPU of all processes together, in microseconds per task.
+    /// Returns the CPU time of all processes together, in microseconds per task.
     pub fn us_per_task(&self) -> f64 {
         self.usage.iter().map(|usage| usage.us_per_task).sum()
     }
 
-    /// As a table.
+    /// Formats the report as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();

@@ -1,16 +1,16 @@
-//! Pictures of runs: how late how many were, and how it went on over time. Plain SVG, so that a
-//! browser and a Markdown page can show it.
+//! Draws runs as plain SVG, which browsers and Markdown pages can show: the distribution of
+//! lateness, and its course over time.
 
 use std::fmt::Write as _;
 
 use super::quantiles::{Quantiles, shown};
 use super::report::{Moment, Report};
 
-/// One line of a picture.
+/// One curve of a picture.
 #[derive(Clone, Debug)]
 pub struct Curve<'a> {
     pub label: &'a str,
-    /// None: only how it went on is drawn.
+    /// The distribution. With `None` only the course over time is drawn.
     pub spans: Option<&'a Quantiles>,
     pub series: &'a [Moment],
 }
@@ -21,14 +21,15 @@ const PANEL_WIDTH: f64 = 450.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 64.0;
 const GAP: f64 = 90.0;
-/// Told apart by most eyes, in print too.
+/// Colours that most eyes can distinguish, in print too.
 const COLOURS: [&str; 6] = ["#0b5fa5", "#d1495b", "#2e8b57", "#e08e0b", "#6a4c93", "#555555"];
-/// Below half a millisecond everything is drawn alike: append times are whole milliseconds.
+/// Lower end of the axis: append times are whole milliseconds, so smaller values are all drawn at
+/// 0.5 ms.
 const MILLIS_MIN: f64 = 0.5;
-/// The right end of the distribution's axis: a share of 0.9999.
+/// The right end of the distribution's axis: just beyond a share of 0.9999.
 const NINES_MAX: f64 = 4.2;
 
-/// The picture of one report, when it has anything to draw.
+/// Draws one report. Returns `None` when it has no data to draw.
 pub fn of_report(report: &Report) -> Option<String> {
     let spans = report.spans.as_ref();
     if spans.is_none() && report.series.is_empty() {
@@ -39,12 +40,11 @@ pub fn of_report(report: &Report) -> Option<String> {
     Some(picture(&title, &report.measured, &[Curve { label: "punctual", spans, series: &report.series }]))
 }
 
-/// A picture of several runs beside each other. `measured` names what the axis of milliseconds
-/// shows.
+/// Draws several runs beside each other. `measured` is the label of the axis of milliseconds.
 pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
     let height = TOP + PANEL_HEIGHT + 70.0 + 18.0 * f64::from(u32::try_from(curves.len()).unwrap_or(0));
     let scale = Scale::of_spans(curves);
-    // A series of appends alone has rates and no lateness.
+    // A series that counts only appends has rates and no lateness.
     let has_lateness = curves.iter().flat_map(|curve| curve.series).any(|moment| moment.max > 0.0);
     let mut svg = Svg::new(WIDTH, height);
     svg.text((LEFT, 24.0), "title", title);
@@ -82,17 +82,17 @@ pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
     svg.end()
 }
 
-/// Where a share stands on an axis on which each nine takes as much room as the one before.
+/// Returns the position of a share on an axis on which each further nine takes the same width.
 fn nines(share: f64) -> f64 {
     (-(1.0 - share).max(1e-9).log10()).min(NINES_MAX)
 }
 
-/// The axis that goes up.
+/// The vertical axis.
 #[derive(Clone, Copy, Debug)]
 enum Scale {
-    /// Milliseconds, logarithmic: from half a millisecond up to a power of ten that holds all.
+    /// Milliseconds on a logarithmic scale, from 0.5 ms to a power of ten above all values.
     Millis { decades: f64 },
-    /// Per second, from zero.
+    /// A rate per second, from zero.
     Rate { max: f64 },
 }
 
@@ -107,7 +107,7 @@ impl Scale {
         Self::Rate { max }
     }
 
-    /// From 0 at the bottom to 1 at the top.
+    /// Returns the position of a value, from 0 at the bottom to 1 at the top.
     fn place(self, value: f64) -> f64 {
         match self {
             Self::Millis { decades } => (value.max(MILLIS_MIN).log10() - MILLIS_MIN.log10()) / decades,
@@ -115,7 +115,7 @@ impl Scale {
         }
     }
 
-    /// Where lines are drawn across.
+    /// Returns the values of the horizontal grid lines.
     fn marks(self) -> Vec<f64> {
         match self {
             Self::Millis { .. } => {

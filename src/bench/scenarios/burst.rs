@@ -1,4 +1,5 @@
-//! Many tasks due at one instant: how soon the first one is out, and the last.
+//! Measures a burst: many tasks due at one instant. The results are the times of the first and the
+//! last append.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,20 +11,21 @@ use crate::bench::results::report::Report;
 use crate::bench::results::{float, ratio};
 use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 
-/// From the last submit to the instant, at least: the claims of what is due must find all of it.
+/// Minimum time from the last submit to the instant: the claims must find all tasks.
 const MARGIN: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub count: u64,
-    /// From the first submit to the instant.
+    /// Time from the first submit to the instant.
     pub lead: Duration,
 }
 
-/// Submits all, waits for the instant, and for the last record.
+/// Submits all tasks, waits for the instant, and waits for the last record.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run, or the tasks were not stored in time.
+/// Returns the reason as text when the scenario cannot be run, or when the tasks were not stored in
+/// time.
 pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
     let run = Run::start(setup, "burst").await?;
     let instant = now() + millis(plan.lead);
@@ -52,7 +54,7 @@ pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<
         let since = |at: i64| float(u64::try_from(at - instant).unwrap_or(0));
         report.fact("first out, ms", since(first));
         report.fact("last out, ms", since(last));
-        // From the instant on: who begins late is not quicker for it.
+        // The rate counts from the instant, so that a late start does not look faster.
         report.rate = ratio(float(report.counts.arrived) * 1000.0, since(last).max(1.0));
     }
     Ok(report)

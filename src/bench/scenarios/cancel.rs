@@ -1,4 +1,4 @@
-//! How many cancels a second are answered, and how long that takes.
+//! Measures cancels: answers per second, and their latency.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::clock;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Tasks that are cancelled.
+    /// Number of tasks to cancel.
     pub count: usize,
-    /// Of these, the first so many are not measured.
+    /// Number of tasks at the beginning that are not measured.
     pub warm_up: usize,
     pub lanes: usize,
 }
 
-/// From the submit to the due time: nothing is claimed meanwhile.
+/// Time from the submit to the due time: far enough ahead that no task is claimed during the run.
 const AHEAD: Duration = Duration::from_secs(2 * 3600);
 
 #[derive(Debug, Default)]
@@ -35,10 +35,10 @@ struct Verdicts {
     spans: Spans,
 }
 
-/// Submits tasks one by one, then cancels each over `lanes` connections, as many as there can be.
+/// Submits tasks one by one. Then cancels each over `lanes` connections, as fast as possible.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run.
+/// Returns the reason as text when the scenario cannot be run.
 pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, String> {
     let run = Run::start(setup, "cancel").await?;
     run.say(&format!("submitting {} tasks", plan.count));
@@ -63,7 +63,7 @@ pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, S
     report.rate = ratio(float(verdicts.cancelled), span.as_secs_f64());
     report.usage = run.usage(&before, &after, verdicts.cancelled);
     report.spans = verdicts.spans.quantiles();
-    // Cancelled is not lost.
+    // A cancelled task is not lost.
     report.counts.lost = 0;
     report.fact("cancelled", float(verdicts.cancelled));
     report.fact("any other verdict", float(verdicts.others));

@@ -1,4 +1,4 @@
-//! A backlog: everything is overdue when the nodes are started. How quickly do they get through it?
+//! Measures how fast nodes work through a backlog: all tasks are overdue when the nodes start.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,34 +15,36 @@ use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub count: u64,
-    /// From the first submit to the first due time: all must be stored by then.
+    /// Time from the first submit to the first due time. All tasks must be stored by then.
     pub lead: Duration,
-    /// The span in which the tasks are due.
+    /// The range of due times.
     pub spread: Duration,
     pub order: Order,
 }
 
-/// In which order the tasks are submitted.
+/// The order in which tasks are submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     Random,
-    /// By due time: what is claimed together lies together, which favours the claim.
+    /// By due time. Tasks that are claimed together then lie together in the table, which makes
+    /// claims cheaper.
     Due,
 }
 
-/// Stops and starts whatever publishes.
+/// Stops and starts the publishing programs.
 pub trait Publishers {
-    /// Returns when nothing publishes any more.
+    /// Returns when all publishing programs have stopped.
     fn stop(&mut self) -> impl Future<Output = Result<(), String>>;
-    /// Returns at once; publishing may begin later.
+    /// Starts the programs and returns at once. Publishing may begin later.
     fn start(&mut self) -> impl Future<Output = Result<(), String>>;
 }
 
-/// Submits all, has the publishers stopped before it is due and started when all of it is overdue,
-/// and waits for the last record.
+/// Submits all tasks and waits for the last record. The publishers are stopped before the first due
+/// time, and started when all tasks are overdue.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run, or the tasks were not stored in time.
+/// Returns the reason as text when the scenario cannot be run, or when the tasks were not stored in
+/// time.
 pub async fn drain<I: Intake>(
     setup: &Setup,
     plan: &Plan,
@@ -96,7 +98,8 @@ pub async fn drain<I: Intake>(
     Ok(report)
 }
 
-/// Where the task with this number is due in a span, when all are due in their order.
+/// Returns the position in `span` at which the task with this number is due, when the tasks are due
+/// in order.
 fn portion(number: usize, count: u64, span: i64) -> i64 {
     let number = i64::try_from(number).unwrap_or(i64::MAX);
     number.saturating_mul(span) / i64::try_from(count).unwrap_or(i64::MAX).max(1)

@@ -1,4 +1,4 @@
-//! Tasks without a delay: from the request to the append.
+//! Measures tasks without a delay, from the request to the append.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub struct Plan {
     pub warm_up: Duration,
 }
 
-/// Submits one task per request, due at once. Its due time is taken to be the moment at which the
-/// request is ready to go: waiting for a free connection counts.
+/// Submits one task per request, due at once. The due time is the moment when the request is ready
+/// to be sent, so the wait for a free connection counts.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run.
+/// Returns the reason as text when the scenario cannot be run.
 pub async fn immediate<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
     let run = Run::start(setup, "immediate").await?;
     let from = run.started_at + millis(plan.warm_up);

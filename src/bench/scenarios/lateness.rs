@@ -1,5 +1,5 @@
-//! How late tasks are at a steady rate, while tasks are submitted at the same rate and many others
-//! wait; also the soak, which is the same for hours.
+//! Measures lateness at a steady rate, while tasks are submitted at the same rate and many others
+//! are pending. The soak is the same scenario over hours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use crate::bench::results::report::Report;
 use crate::bench::results::{float, ratio};
 use crate::bench::run::{Mark, Run, Setup, fill, millis};
 
-/// The scenario that goes on for hours.
+/// The name of the scenario that runs for hours.
 pub const SOAK: &str = "soak";
 
-/// Memory is looked at so often.
+/// Interval at which memory is sampled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Where the tasks in the background are due.
+/// How far ahead the background tasks are due.
 const BACKGROUND: Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
 
 #[derive(Clone, Debug)]
@@ -26,29 +26,27 @@ pub struct Plan {
     pub scenario: &'static str,
     /// Tasks per second, submitted and due.
     pub rate: u32,
-    /// What is measured, after the warm-up.
+    /// Duration of the measurement, after the warm-up.
     pub measured: Duration,
-    /// Not measured, though tasks are due at the full rate.
+    /// Duration of the warm-up. Tasks are due at the full rate, but are not measured.
     pub warm_up: Duration,
-    /// How far ahead tasks are submitted: anything in this range.
+    /// How far ahead tasks are submitted, at random in this range.
     pub ahead: Range<Duration>,
-    /// At most so many tasks in one call.
+    /// Maximum number of tasks in one call.
     pub call_max: u32,
     pub lanes: usize,
-    /// Tasks in the background that are not due during the run.
+    /// Number of background tasks that are not due during the run.
     pub pending: u64,
 }
 
-/// Submits at the rate; measures what is due once tasks are due at the full rate and the warm-up is
-/// over.
+/// Submits tasks at the rate. Measures the tasks that are due after the ramp and the warm-up.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run.
+/// Returns the reason as text when the scenario cannot be run.
 pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
     fill(intake, plan.pending, BACKGROUND).await?;
     let run = Run::start(setup, plan.scenario).await?;
-    // All submits before `ahead.end` has passed are a ramp: not yet everything that is due then was
-    // submitted.
+    // The time until `ahead.end` is a ramp: the tasks due then are not all submitted yet.
     let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
     let submits = flow::open_loop(intake, plan.lanes, &run.ledger, submitter(plan, &run, due.end));
@@ -76,7 +74,7 @@ fn settings_of(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Makes the calls: small enough that they come evenly.
+/// Splits the tasks into calls that are small enough to arrive evenly.
 fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration) -> Next + 'a {
     let size = (plan.rate / 20).clamp(1, plan.call_max.max(1));
     let interval = Duration::from_secs(u64::from(size)) / plan.rate.max(1);
@@ -95,7 +93,7 @@ fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration)
     }
 }
 
-/// Looks at the processes at the beginning and the end of what is measured, and now and then in
+/// Samples the processes at the start and the end of the measurement, and every few seconds in
 /// between.
 async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
     let mut looks = Vec::new();
@@ -110,9 +108,9 @@ async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
     looks
 }
 
-/// Spans of what is measured that are held against each other, so that what grows shows, each with
-/// its name: the first fifth and the last. A soak has sixths, and one more after it has settled in:
-/// of half an hour, the minutes 0 to 5, 5 to 10 and 25 to 30.
+/// Returns the named parts of a measurement that the report compares, so that growth is visible:
+/// the first fifth and the last. A soak is compared by sixths, with one more after it has settled
+/// in. For half an hour these are the minutes 0 to 5, 5 to 10 and 25 to 30.
 pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
     if scenario == SOAK {
         let sixth = measured / 6;
@@ -135,7 +133,7 @@ fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Rang
     }
 }
 
-/// The mean of the looks.
+/// Adds the mean memory of the samples to the report.
 fn remember_memory(report: &mut Report, run: &Run, when: &str, looks: &[&Mark]) {
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for (name, bytes) in looks.iter().flat_map(|look| run.resident(look)) {

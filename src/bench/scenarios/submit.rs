@@ -1,5 +1,5 @@
-//! How many submits a second are taken, and how long their answers take: as many as there can be,
-//! or at a rate.
+//! Measures submits: tasks accepted per second, and the latency of answers. Runs at full speed, or
+//! at a rate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::bench::results::{float, ratio};
 use crate::bench::run::{Run, Setup, millis, now};
 use crate::clock;
 
-/// Nothing of it is due during the run.
+/// How far ahead tasks are due: none is due during the run.
 const AHEAD: std::ops::Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(4 * 3600);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Calls in progress at once.
+    /// Number of concurrent calls.
     pub lanes: usize,
-    /// Tasks in one call; one is submitted as one.
+    /// Tasks in one call. A call of one task uses the single submit.
     pub call: usize,
-    /// Tasks per second; `None`: as many as there can be.
+    /// Tasks per second. `None` means full speed.
     pub rate: Option<u32>,
     pub measured: Duration,
     pub warm_up: Duration,
 }
 
-/// Submits for the warm-up, then for as long as is measured.
+/// Submits tasks during the warm-up and the measurement.
 ///
 /// # Errors
-/// In words, when the scenario cannot be run.
+/// Returns the reason as text when the scenario cannot be run.
 pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
     let run = Run::start(setup, "submit").await?;
     for_a_while(&run, plan, plan.warm_up, intake).await?;
@@ -52,7 +52,7 @@ pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result
     report.spans = spans.quantiles();
     report.rate = ratio(float(accepted), span.as_secs_f64());
     report.usage = run.usage(&before, &after, accepted);
-    // None of it was due: it is neither lost nor there.
+    // No task was due, so none is lost.
     report.counts.lost = 0;
     Ok(report)
 }

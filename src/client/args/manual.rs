@@ -1,4 +1,4 @@
-//! What `--help` says after the flags: examples and exit codes.
+//! The text of `--help` after the flags: examples and exit codes.
 
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -25,8 +25,8 @@ Exit codes:
   2  wrong usage
   3  not shown: the node cannot be reached, is busy, or lacks a server; try again";
 
-// Usage by hand: the library's own would show what has a variable as required once the variable is
-// set.
+// Usage lines are written by hand: clap would show an argument as required although its environment
+// variable is set.
 
 pub const SHOW_USAGE: &str = "\
 punctual show <ID> [OPTIONS]
@@ -110,7 +110,7 @@ Examples:
   punctual dead drop 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead drop --topic orders --due-to 2030-01-31T00:00:00Z --yes";
 
-/// Examples, and the exit codes.
+/// Returns the examples, followed by the exit codes.
 pub fn with_codes(examples: &str, codes: &str) -> String {
     format!("{examples}\n\n{codes}")
 }

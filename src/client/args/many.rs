@@ -1,4 +1,4 @@
-//! The command lines of what lists, or acts on many.
+//! The command lines of lists and bulk operations.
 
 use clap::{Args, Subcommand};
 
@@ -18,7 +18,7 @@ pub struct Range {
     pub due_to: Option<String>,
 }
 
-/// How much of a list.
+/// The part of a list to show.
 #[derive(Args, Clone, Debug)]
 pub struct Part {
     /// How many are shown at most, over as many requests as it takes.
@@ -94,7 +94,7 @@ pub struct DeadList {
     pub node: Node,
 }
 
-/// Which dead letters are put back, or dropped.
+/// Selects the dead letters to redrive or drop.
 #[derive(Args, Clone, Debug)]
 #[command(
     group = which(&["id", "topic"]),

@@ -1,4 +1,4 @@
-//! Which node is asked, and how the values of flags are read.
+//! The flags that select a node, and the parsers of flag values.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use clap::{ArgGroup, Args};
 use crate::domain::TaskName;
 use crate::domain::time::duration::{self, spelled};
 
-/// The name of a line is the run's id, a slash and a number of at most 20 digits; a name has at
-/// most 255 bytes.
+/// Maximum length of a run id. The name of a line is the run id, a slash and a number of at most 20
+/// digits. A name has at most 255 bytes.
 const RUN_ID_BYTES_MAX: usize = 200;
 
-/// Which node is asked, and how it is answered.
+/// The node to call, and the form of its answer.
 #[derive(Args, Clone, Debug)]
 pub struct Node {
     /// Any node of the cluster.
@@ -26,13 +26,13 @@ pub struct Node {
     pub timeout: Duration,
 }
 
-/// Says what is meant: at least one of these. Each says by itself which others it excludes, or
-/// needs.
+/// Requires at least one of these arguments. Each argument itself declares its conflicts and
+/// requirements.
 pub fn which(ids: &[&'static str]) -> ArgGroup {
     ArgGroup::new("which").args(ids).required(true).multiple(true)
 }
 
-/// Reads a length of time of at least `from` and at most `to`.
+/// Parses a length of time from `from` to `to`, both included.
 pub fn span(from: Duration, to: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     move |text| {
         let span = duration::parse(text)?;
@@ -46,8 +46,8 @@ pub fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// A value may begin with a hyphen; one that begins with two is a flag whose own value was
-/// forgotten.
+/// Refuses a value that begins with two hyphens: it is a flag, and the value of the flag before it
+/// was forgotten. One hyphen is allowed.
 pub fn no_flag(text: &str) -> Result<String, String> {
     if text.starts_with("--") {
         return Err("it begins like a flag: was the value forgotten?".to_owned());
@@ -55,13 +55,14 @@ pub fn no_flag(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The name of a task: in a path, `.` and `..` would be left out before anything is sent.
+/// Parses the name of a task. Refuses `.` and `..`, because a URL parser removes them from the
+/// path.
 pub fn name(text: &str) -> Result<String, String> {
     TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
 }
 
-/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node judges
-/// everything else.
+/// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node validates the
+/// rest.
 pub fn delay(text: &str) -> Result<String, String> {
     let number = text.trim();
     if number.parse::<f64>().is_ok() {

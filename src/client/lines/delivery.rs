@@ -1,4 +1,4 @@
-//! One batch on its way to the node, until each of its lines has an outcome or time is up.
+//! Sends one batch to the node, until each of its lines has an outcome or the time is up.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -20,37 +20,38 @@ use crate::clock;
 use crate::domain::Monotonic;
 
 const BATCH: [&str; 3] = ["v1", "tasks", "batch"];
-/// A batch that broke off so often in a row goes on in halves: what is smaller gets through a bad
-/// line sooner, and one task that the node cannot answer does not hold the others up.
+/// After this many failed connections in a row a batch continues in halves. A smaller batch is more
+/// likely to get through a bad connection. One task that the node cannot answer then does not delay
+/// the others.
 const BREAKS_BEFORE_SPLIT: u32 = 2;
 
-/// What all batches of a run share.
+/// The state that all batches of a run share.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     pub caller: &'a Caller,
-    /// How long a batch is sent again while nothing at all gets through.
+    /// How long a batch is retried while no request gets through.
     pub retry_for: Duration,
-    /// Once cancelled, nothing is sent again.
+    /// Once cancelled, no batch is retried.
     pub stopping: &'a CancellationToken,
     pub screen: &'a Screen,
-    /// When a line of any batch last got an outcome.
+    /// The time when a line of any batch last got an outcome.
     pub last_through: &'a Cell<Option<Monotonic>>,
 }
 
-/// What became of a batch.
+/// The outcomes of a batch.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// One for each line.
+    /// One outcome for each line.
     pub settled: Vec<Settled>,
-    /// Why some of them were given up.
+    /// The reason why some lines were given up.
     pub trouble: Option<Ending>,
 }
 
 impl Delivery<'_> {
-    /// Sends `lines` until each is settled. It is safe to send them again, for each has a name.
+    /// Sends `lines` until each line is settled. Retries are safe, because each line has a name.
     pub async fn deliver(&self, lines: Vec<Line>) -> Delivered {
         let mut delivered = Delivered::default();
-        // A stack: what comes next is last.
+        // A stack: the next part is the last element.
         let mut parts = vec![lines.into_iter().map(|line| Pending { line, may_be_stored: false }).collect::<Vec<_>>()];
         let mut patience = Patience::new(self.retry_for);
         let mut break_count = 0;
@@ -77,7 +78,7 @@ impl Delivery<'_> {
                     } else {
                         parts.push(lines);
                     }
-                    // One line that is answered 503 for ever does not end the run while others get
+                    // A single line that always gets 503 does not end the run while others get
                     // through.
                     self.last_through.get().into_iter().for_each(|at| patience.others_succeeded(at));
                     let pause = patience.pause(clock::monotonic(), retry_after, rand::random());
@@ -105,11 +106,12 @@ impl Delivery<'_> {
     }
 }
 
-/// Look-ups of known tasks at the same time, for each batch.
+/// Maximum number of concurrent look-ups of known tasks, for each batch.
 const LOOK_UPS_MAX: usize = 8;
 
 impl Delivery<'_> {
-    /// Settles lines whose names stood for a task already: each is that task, or differs from it.
+    /// Settles lines whose names already stood for a task: each line is the same task or differs
+    /// from it.
     async fn compare(&self, known: Vec<(Line, Box<RawValue>)>, delivered: &mut Delivered) {
         let looks = known.into_iter().map(|(line, task)| async move { (line.number, self.compare_one(&line, task).await) });
         let mut looks = stream::iter(looks).buffer_unordered(LOOK_UPS_MAX);
@@ -122,7 +124,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// The answer to a submit shows only when the known task is due: what it carries is looked up.
+    /// Compares one line with its known task. The answer to a submit shows only the due time, so
+    /// the other members need a look-up.
     async fn compare_one(&self, line: &Line, task: Box<RawValue>) -> Result<Outcome, Ending> {
         let found = self.looked_up(&task).await?;
         let full = found.as_ref().map_or(task.get(), |answer| answer.text.as_str());
@@ -130,7 +133,7 @@ impl Delivery<'_> {
         Ok(if members.is_empty() { Outcome::Known(task) } else { Outcome::Differs(task, members) })
     }
 
-    /// All that a node knows of a task; `None` when it knows nothing of it any more.
+    /// Looks up all that a node knows of a task. Returns `None` when the node no longer knows it.
     async fn looked_up(&self, task: &RawValue) -> Result<Option<Answer>, Ending> {
         let id = serde_json::from_str::<Known>(task.get()).map(|known| known.id);
         let Ok(id) = id else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! Whether a line is the task that its name stands for already. Pure: pairs of lines and tasks test
-//! it.
+//! Compares a line with the task that already has its name. Pure, so tests run it on pairs of lines
+//! and tasks.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::domain::Timestamp;
 
 /// The header that a node adds from the request of a submit.
 const TRACE: &str = "traceparent";
-/// A due time that was past at the submit was moved to that moment. One that lies further ahead
-/// than this, by this machine's clock, was not moved.
+/// A node moves a due time in the past to the moment of the submit. A due time further ahead of
+/// this machine's clock than this cannot have been moved.
 const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
 
 /// A member in which a line and its task differ.
@@ -41,7 +41,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// What a line and an answered task have in common. Members that are not compared are skipped.
+/// The members that a line and a task in an answer have in common. Other members are ignored.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Task<'a> {
@@ -60,7 +60,7 @@ struct Task<'a> {
     headers: Option<BTreeMap<String, Value>>,
 }
 
-/// A payload of null is one.
+/// An explicit null counts as a payload.
 fn given<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -73,8 +73,8 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The record's value, and within that `None` for a tombstone. `None`: it is not there, or not
-    /// readable.
+    /// Returns the record's value, with an inner `None` for a tombstone. Returns `None` if the
+    /// value is missing or unreadable.
     fn payload(&self) -> Option<Option<Cow<'a, [u8]>>> {
         if self.tombstone {
             return Some(None);
@@ -83,19 +83,20 @@ impl<'a> Task<'a> {
         json.or_else(|| bytes_of(&self.payload_text, &self.payload_base64)?).map(Some)
     }
 
-    /// `None`: it is not readable. Within that, `None` for a record without a key.
+    /// Returns the record's key, with an inner `None` for a record without a key. Returns `None` if
+    /// the key is unreadable.
     fn key(&self) -> Option<Option<Cow<'a, [u8]>>> {
         bytes_of(&self.key, &self.key_base64)
     }
 
-    /// `None`: they are not readable.
+    /// Returns the headers, or `None` if they are unreadable.
     fn headers(&self) -> Option<BTreeMap<&str, Vec<Option<Vec<u8>>>>> {
         let headers = self.headers.iter().flatten();
         headers.map(|(name, value)| Some((name.as_str(), header_values(value)?))).collect()
     }
 }
 
-/// Bytes that are given as text or in base64. `None`: they are not readable.
+/// Decodes bytes that are given as text or in base64. Returns `None` if they are unreadable.
 fn bytes_of<'a>(text: &Option<Cow<'a, str>>, base64: &Option<Cow<'a, str>>) -> Option<Option<Cow<'a, [u8]>>> {
     match (text, base64) {
         (Some(Cow::Borrowed(text)), _) => Some(Some(Cow::Borrowed(text.as_bytes()))),
@@ -105,7 +106,7 @@ fn bytes_of<'a>(text: &Option<Cow<'a, str>>, base64: &Option<Cow<'a, str>>) -> O
     }
 }
 
-/// The values of a header: a text, null, base64, or a list of these.
+/// Returns the values of a header: a text, null, base64, or a list of these.
 fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
     match value {
         Value::String(text) => Some(vec![Some(text.clone().into_bytes())]),
@@ -119,11 +120,11 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
     }
 }
 
-/// In what the line `line` differs from `task`, a task as a node answers it; empty when they are
-/// the same, as far as can be told.
+/// Returns the members in which the line `line` differs from `task`, a task from a node's answer.
+/// Returns none if they are the same, as far as the answer shows.
 ///
-/// A delay has no fixed due time, and what a node does not keep any more cannot be compared. `now`
-/// is this machine's clock.
+/// A line with a delay has no fixed due time to compare. Members that the node has already deleted
+/// cannot be compared, either. `now` is this machine's clock.
 pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
     let (Ok(line), Ok(task)) = (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task)) else {
         return Vec::new();
@@ -135,7 +136,7 @@ pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
             members.push(Member::DueAt);
         }
     }
-    // A task whose payload is not answered is shown without its key and headers as well.
+    // An answer without the payload lacks the key and the headers as well.
     let Some(payload) = task.payload() else { return members };
     if line.payload().is_some_and(|asked| asked != payload) {
         members.push(Member::Payload);
@@ -207,10 +208,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_is_no_difference() {
-        // Of a task that was published long ago only this is known.
+        // Only these members are known of a task that was published long ago.
         let old = r#"{"id":"i","due_at":"2030-01-31T09:30:00.000Z","state":"published"}"#;
         assert_eq!(differ(r#"{"due_at":1896082200000,"key":"other","payload":2}"#, old), []);
-        // It was past when it was submitted, and moved to that moment.
+        // The due time was in the past at the submit, so the node moved it to that moment.
         let line = r#"{"due_at":1896000000000,"payload":1}"#;
         let task = r#"{"due_at":"2030-01-31T09:30:00.000Z","payload":1}"#;
         assert_eq!(differences(line, task, Timestamp::from_millis(DUE_AT)), []);

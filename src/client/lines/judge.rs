@@ -1,4 +1,5 @@
-//! What an answer to a batch means for each of its lines. Pure: a table of answers tests it.
+//! Turns the answer to a bulk submit into an outcome for each line. Pure, so a table of answers
+//! tests it.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use super::difference::Member;
 use super::line::Line;
 use crate::client::answer::{Answer, Ending, Exit, Problem};
 
-/// A line on its way.
+/// A line in flight.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Pending {
     pub line: Line,
-    /// True once an attempt got no answer that says otherwise.
+    /// True once an attempt failed in a way that leaves open whether the task was stored.
     pub may_be_stored: bool,
 }
 
-/// What became of a line, for good.
+/// The final outcome of a line.
 #[derive(Debug)]
 pub struct Settled {
     pub number: u64,
@@ -28,12 +29,12 @@ pub struct Settled {
 pub enum Outcome {
     /// The new task.
     Accepted(Box<RawValue>),
-    /// The task that its name stood for already.
+    /// The line is already stored: its name stands for this task.
     Known(Box<RawValue>),
-    /// Its name stands for a task that differs from it in these members: it is not stored.
+    /// The line is not stored: its name stands for a task that differs from it in these members.
     Differs(Box<RawValue>, Vec<Member>),
     Refused(Refused),
-    /// It may be stored.
+    /// The task may be stored.
     Unknown,
     NotSubmitted,
 }
@@ -41,18 +42,17 @@ pub enum Outcome {
 #[derive(PartialEq, Eq, Debug)]
 pub struct Refused {
     pub status: u16,
-    /// What people read.
+    /// The message for people.
     pub text: String,
     /// The problem as JSON (RFC 9457).
     pub problem: serde_json::Value,
 }
 
-/// What one attempt has come to.
+/// The result of one attempt.
 #[derive(Debug, Default)]
 pub struct Round {
     pub settled: Vec<Settled>,
-    /// Lines whose names stood for tasks before this run sent them, with these tasks: are they the
-    /// same?
+    /// Lines whose names stood for these tasks before this run sent them. The caller compares them.
     pub known: Vec<(Line, Box<RawValue>)>,
     pub next: Next,
 }
@@ -61,21 +61,21 @@ pub struct Round {
 pub enum Next {
     #[default]
     Done,
-    /// Too much at once, or one of them spoils the others: the halves, each by itself.
+    /// The batch is too large, or one line spoils the others: send each half separately.
     Split(Vec<Pending>),
     Again(Again),
-    /// Whoever answers does not take batches: nothing will.
+    /// The server does not accept bulk submits, and a retry would not help.
     GiveUp(Vec<Pending>, Ending),
 }
 
-/// Lines for which a later attempt may get an answer.
+/// Lines that a later attempt may settle.
 #[derive(Debug)]
 pub struct Again {
     pub lines: Vec<Pending>,
-    /// What to say when there is none, or no later attempt.
+    /// The error to report when no later attempt succeeds.
     pub why: Ending,
     pub retry_after: Option<Duration>,
-    /// True when no answer came at all.
+    /// True when the attempt got no answer at all.
     pub is_unanswered: bool,
 }
 
@@ -91,7 +91,7 @@ struct Item {
     problem: Option<Box<RawValue>>,
 }
 
-/// Sorts the lines of a batch by what was answered.
+/// Sorts the lines of a batch by the answer.
 pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
     let unsettled = |next| Round { next, ..Round::default() };
     let answer = match asked {
@@ -124,7 +124,7 @@ fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> Nex
     Next::Again(Again { lines, why, retry_after, is_unanswered })
 }
 
-/// The batch as a whole was not taken.
+/// Handles an answer that rejects the batch as a whole.
 fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> Round {
     let exit = problem.exit();
     if matches!(exit, Exit::NothingDone | Exit::Unknown) {
@@ -151,7 +151,7 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
         let number = pending.line.number;
         let outcome = match (item.status, item.task) {
             (201, Some(task)) => Outcome::Accepted(task),
-            // It may be what an attempt without an answer has stored.
+            // An earlier attempt without an answer may have stored this task.
             (200, Some(task)) if pending.may_be_stored => Outcome::Known(task),
             (200, Some(task)) => {
                 known.push((pending.line, task));
@@ -179,7 +179,8 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
     Round { settled, known, next }
 }
 
-/// A refusal in the words of a file of lines: which place the line had in its batch says nothing.
+/// Rewrites a refusal for a file of lines: the line's position in its batch means little to the
+/// user.
 fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
     let mut json = serde_json::from_str(text).unwrap_or_else(|_not_ours| serde_json::json!({ "detail": problem.detail }));
     let field = problem.field.as_deref().and_then(field_of_task);
@@ -192,7 +193,7 @@ fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
     Refused { status, text: problem.line(field.as_deref()), problem: json }
 }
 
-/// `tasks[3].due_at` is `due_at`; the task itself is no field.
+/// Returns the field within the task: `tasks[3].due_at` is `due_at`. The task itself is no field.
 fn field_of_task(field: &str) -> Option<String> {
     match field.strip_prefix("tasks[").and_then(|rest| rest.split_once(']')) {
         Some((_, rest)) => rest.strip_prefix('.').map(str::to_owned),

@@ -1,20 +1,20 @@
-//! A line of the input as a task: its shape checked, and a name put in that makes it safe to send
-//! again.
+//! Turns a line of the input into a task: checks its shape, and adds a name so that a retry is
+//! safe.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// A line that can be sent: an object of JSON with a name.
+/// A valid line: a JSON object with a name.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Line {
-    /// From 1, as editors count: empty lines count, too.
+    /// Counts from 1, as editors do. Empty lines count, too.
     pub number: u64,
     pub json: String,
 }
 
-/// A line that no node would take: it is not sent.
+/// An invalid line. It is not sent, because no node would accept it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct WrongLine {
     pub number: u64,
@@ -25,12 +25,12 @@ pub struct WrongLine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WrongKind {
     NotJson,
-    /// It is JSON, and no object.
+    /// The line is JSON, but not an object.
     NotATask,
     TooLong,
 }
 
-/// What lines get that they do not bring.
+/// Defaults for members that lines do not have.
 #[derive(Clone, Debug)]
 pub struct Naming {
     run_id: String,
@@ -42,14 +42,14 @@ impl Naming {
         Self { run_id: run_id.to_owned(), topic: topic.map(|topic| serde_json::Value::from(topic).to_string()) }
     }
 
-    /// The task of a line; `None` for an empty one. Only members are added: what the line says goes
-    /// to the node byte for byte.
+    /// Returns the task of a line, or `None` for an empty line. The line's own members go to the
+    /// node byte for byte: this function only adds members.
     pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
         let not_json = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
         let not_a_task = || WrongLine { number, kind: WrongKind::NotATask, detail: "a task is an object of JSON".to_owned() };
         let text =
             std::str::from_utf8(bytes).map_err(|error| not_json(format!("not UTF-8 from byte {}", error.valid_up_to() + 1)))?;
-        // Some editors begin a file with a mark of its byte order.
+        // Some editors write a byte order mark at the start of a file.
         let text = if number == 1 { text.trim_start_matches('\u{feff}') } else { text };
         let text = text.trim_matches([' ', '\t', '\r', '\n']);
         if text.is_empty() {
@@ -76,13 +76,13 @@ impl Naming {
     }
 }
 
-/// A line is its own place: only the column says something.
+/// Returns the error's text without its line number, which is always 1 here. The column is useful.
 fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     format!("{} at column {}", text.split(" at line ").next().unwrap_or_default(), error.column())
 }
 
-/// What there is to know of an object before it gets more members.
+/// The facts about an object that decide which members it needs.
 #[derive(Default)]
 struct Shape {
     is_empty: bool,

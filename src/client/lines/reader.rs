@@ -1,7 +1,7 @@
-//! The input, read line by line in a thread of its own: a read that waits for ever (a terminal, a
-//! pipe that nobody writes to) holds nobody up.
+//! Reads the input line by line in its own thread, so that a read that waits forever (a terminal,
+//! an idle pipe) does not block the run.
 //!
-//! What was read and not yet sent is bounded: the channel is, and so are its chunks and each line.
+//! Memory for unsent lines is limited: the channel, its chunks and each line have a maximum size.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::sync::Arc;
@@ -11,27 +11,28 @@ use tokio::sync::mpsc;
 
 use super::line::{Line, Naming, WrongKind, WrongLine};
 
-/// The default bound of a node on a body: hardly a longer line would be taken.
+/// Maximum length of a line. Equals a node's default limit on a body, so hardly any node would
+/// accept a longer line.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
-/// Chunks that wait to be sent.
+/// Maximum number of chunks that wait to be sent.
 const CHUNKS_MAX: usize = 4;
-/// A chunk of more bytes takes no further line.
+/// A chunk above this size takes no further line.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Neighbouring lines of the input.
+/// Consecutive lines of the input.
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub lines: Vec<Line>,
     pub wrong: Vec<WrongLine>,
-    /// Bytes of `lines`.
+    /// Size of `lines` in bytes.
     pub bytes: usize,
-    /// Of the last line that it covers, empty ones included.
+    /// Number of the last line in the chunk. Empty lines count, too.
     pub last_number: u64,
 }
 
 impl Chunk {
-    /// Lines that are not empty.
+    /// Returns the number of lines that are not empty.
     pub fn line_count(&self) -> usize {
         self.lines.len() + self.wrong.len()
     }
@@ -44,34 +45,34 @@ impl Chunk {
     }
 }
 
-/// How lines are read.
+/// Parameters of the reader.
 #[derive(Clone, Debug)]
 pub struct Reading {
     pub naming: Naming,
-    /// Lines before this one are passed over.
+    /// Lines before this one are skipped.
     pub from_line: u64,
-    /// Lines of a chunk.
+    /// Maximum number of lines in a chunk.
     pub chunk_lines_max: usize,
 }
 
-/// Lines on their way, in order. An error of the input is the last thing that comes.
+/// The chunks of the input, in order. A read error is the last item.
 #[derive(Debug)]
 pub struct Input {
     pub chunks: mpsc::Receiver<io::Result<Chunk>>,
-    /// Bytes that were read so far.
+    /// Number of bytes read so far.
     pub bytes_read: Arc<AtomicU64>,
 }
 
 impl Input {
-    /// Begins to read `source`.
+    /// Starts a thread that reads `source`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// Returns an error when the system cannot start a thread.
     pub fn start(source: impl Read + Send + 'static, reading: Reading) -> io::Result<Self> {
         let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
         let bytes_read = Arc::new(AtomicU64::new(0));
         let lines = Lines::new(source, bytes_read.clone());
-        // Not waited for: it ends with its input, with the channel, or with the process.
+        // Nobody joins this thread. It ends with its input, with the channel, or with the process.
         std::thread::Builder::new().name("input".to_owned()).spawn(move || read_all(lines, &reading, &sender))?;
         Ok(Self { chunks, bytes_read })
     }
@@ -85,7 +86,7 @@ fn read_all<R: Read>(mut lines: Lines<R>, reading: &Reading, sender: &mpsc::Send
             take_in(&mut chunk, &lines, reading);
         }
         let is_full = chunk.line_count() >= reading.chunk_lines_max || chunk.bytes >= CHUNK_BYTES_MAX;
-        // The next read may wait for somebody: what is here goes first.
+        // The next read may block, so the lines read so far go out first.
         let is_due = is_full || lines.is_drained() || !matches!(more, Ok(true));
         if is_due && chunk.last_number > 0 && sender.blocking_send(Ok(std::mem::take(&mut chunk))).is_err() {
             return;
@@ -94,7 +95,7 @@ fn read_all<R: Read>(mut lines: Lines<R>, reading: &Reading, sender: &mpsc::Send
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                // Nobody waits for it any more when this fails.
+                // The send fails only when the run has already ended.
                 sender.blocking_send(Err(error)).ok();
                 return;
             }
@@ -123,14 +124,14 @@ fn take_in<R>(chunk: &mut Chunk, lines: &Lines<R>, reading: &Reading) {
     }
 }
 
-/// Lines of at most [`LINE_BYTES_MAX`]; of a longer one nothing is kept.
+/// Splits the input into lines of at most [`LINE_BYTES_MAX`]. Longer lines are dropped.
 struct Lines<R> {
     source: BufReader<R>,
     bytes_read: Arc<AtomicU64>,
-    /// The current line, without its end.
+    /// The current line, without its line break.
     line: Vec<u8>,
     is_too_long: bool,
-    /// Of the current line, from 1.
+    /// Number of the current line, from 1.
     number: u64,
 }
 
@@ -140,12 +141,12 @@ impl<R: Read> Lines<R> {
         Self { source, bytes_read, line: Vec::new(), is_too_long: false, number: 0 }
     }
 
-    /// True when the next line has to be waited for.
+    /// Returns true when the next line is not in the buffer yet.
     fn is_drained(&self) -> bool {
         self.source.buffer().is_empty()
     }
 
-    /// Goes to the next line; false at the end.
+    /// Reads the next line. Returns false at the end of the input.
     fn advance(&mut self) -> io::Result<bool> {
         self.line.clear();
         self.is_too_long = false;

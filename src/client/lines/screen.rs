@@ -1,5 +1,4 @@
-//! What is shown of a run while it goes on, on stderr: a bar on a terminal, a line now and then
-//! elsewhere.
+//! Shows the progress of a run on stderr: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Mutex, PoisonError};
@@ -12,30 +11,31 @@ use crate::client::output::figures::{grouped, rate, span};
 use crate::clock;
 use crate::domain::Monotonic;
 
-/// How often [`Screen::show`] should be called.
+/// The interval at which [`Screen::show`] should be called.
 pub const TICK: Duration = Duration::from_millis(200);
-/// How often a line is written where there is no terminal.
+/// Interval of progress lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// A node that is away for long is not worth a line at each attempt.
+/// Minimum time between two error lines: a node that is away for long does not deserve a line for
+/// each attempt.
 const TROUBLE_INTERVAL: Duration = Duration::from_secs(10);
 const BAR_CHARS: usize = 20;
-/// Where the terminal does not say how wide it is.
+/// Width in columns when the terminal does not report its own.
 const WIDTH: usize = 80;
 
-/// How a run shows itself.
+/// How a run reports its progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Manner {
     pub is_json: bool,
-    /// Shows what went wrong only.
+    /// Show errors only.
     pub is_quiet: bool,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     pub counts: Counts,
     pub bytes_read: u64,
-    /// Unknown of a pipe.
+    /// `None` for a pipe.
     pub bytes_total: Option<u64>,
     pub took: Duration,
 }
@@ -60,7 +60,7 @@ impl Screen {
         Self { manner, has_bar, state: Mutex::default() }
     }
 
-    /// Shows how far the run is, if it is time.
+    /// Shows the progress, if an update is due.
     pub fn show(&self, snapshot: Snapshot) {
         if self.manner.is_quiet {
             return;
@@ -73,7 +73,7 @@ impl Screen {
                 line.truncate(end);
             }
             state.is_drawn = true;
-            // Where stderr is closed there is nobody to show it to.
+            // A failed write is ignored: stderr is closed, and nobody reads the progress.
             write!(io::stderr(), "\r\x1b[2K{line}").ok();
         } else if now.since(*state.last_line_at.get_or_insert(now)) >= LINE_INTERVAL {
             state.last_line_at = Some(now);
@@ -82,7 +82,7 @@ impl Screen {
         }
     }
 
-    /// Says something that stays.
+    /// Prints a message that stays on the screen.
     pub fn note(&self, kind: &str, text: &str) {
         self.wipe();
         if self.manner.is_json {
@@ -92,7 +92,7 @@ impl Screen {
         }
     }
 
-    /// Says why nothing gets through, now and then.
+    /// Reports why requests fail, with a throttle.
     pub fn trouble(&self, why: &str) {
         let now = clock::monotonic();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl Screen {
         }
     }
 
-    /// Takes the bar away, so that something else can be written.
+    /// Removes the bar, so that other output can be written.
     pub fn wipe(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut state.is_drawn) {
@@ -124,7 +124,7 @@ fn width() -> usize {
         .unwrap_or(WIDTH)
 }
 
-/// A bar when the end of the input is known, and the figures.
+/// Returns the figures, with a bar when the size of the input is known.
 fn bar(snapshot: Snapshot) -> String {
     let (read, Some(total)) = (snapshot.bytes_read, snapshot.bytes_total.filter(|total| *total > 0)) else {
         return figures(snapshot);

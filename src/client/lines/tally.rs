@@ -1,4 +1,4 @@
-//! What became of the lines, counted.
+//! Counts the outcomes of the lines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use super::judge::{Outcome, Settled};
 use crate::client::answer::Exit;
 use crate::client::output::figures::{grouped, rate, span};
 
-/// Ranges of lines that are named; the rest is counted.
+/// Maximum number of line ranges that a message lists. It gives the others as a count.
 const RANGES_MAX: usize = 8;
 
-/// The lines of a run so far.
+/// The outcomes of a run so far.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub counts: Counts,
     /// The last line that was taken from the input.
     last_taken: u64,
-    /// The first line of each batch that is on its way.
+    /// The first line of each batch in flight.
     on_their_way: BTreeSet<u64>,
     unsettled: Ranges,
 }
@@ -34,25 +34,25 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Lines that have an outcome.
+    /// Returns the number of lines that have an outcome.
     pub const fn total(self) -> u64 {
         self.accepted + self.known + self.differs + self.refused + self.unknown + self.not_submitted
     }
 }
 
 impl Tally {
-    /// Lines before `line` are passed over: they were done with before.
+    /// Starts at `line`: the lines before it were finished by an earlier run.
     pub fn from_line(line: u64) -> Self {
         Self { last_taken: line.saturating_sub(1), ..Self::default() }
     }
 
-    /// Lines up to `last` are on their way from now on, the first of them `first`.
+    /// Records that the lines from `first` to `last` are in flight.
     pub fn taken(&mut self, first: u64, last: u64) {
         self.last_taken = last;
         self.on_their_way.insert(first);
     }
 
-    /// A batch has come back, line by line.
+    /// Records the outcomes of a batch, line by line.
     pub fn settled(&mut self, first: u64, lines: &[Settled]) {
         self.on_their_way.remove(&first);
         for line in lines {
@@ -70,25 +70,25 @@ impl Tally {
         }
     }
 
-    /// Lines up to `last` are done with as well: `refused` of them are not sent at all, others are
-    /// empty.
+    /// Records that the lines up to `last` need no request: `refused` of them are invalid, the
+    /// others are empty.
     pub const fn passed(&mut self, refused: u64, last: u64) {
         self.counts.refused += refused;
         self.last_taken = last;
     }
 
-    /// True when some batch is without an answer.
+    /// Returns true while a batch is in flight.
     pub fn is_under_way(&self) -> bool {
         !self.on_their_way.is_empty()
     }
 
-    /// Before this line everything is settled: a run that goes on begins here.
+    /// Returns the line at which a later run should resume: all lines before it are settled.
     pub fn resume_line(&self) -> u64 {
         let firsts = [self.on_their_way.first().copied(), self.unsettled.first(), Some(self.last_taken + 1)];
         firsts.into_iter().flatten().min().unwrap_or(1)
     }
 
-    /// How the run ended, as far as its lines say.
+    /// Returns the exit code that follows from the outcomes of the lines. `None` means success.
     pub fn exit(&self) -> Option<Exit> {
         match self.counts {
             _ if self.is_under_way() => Some(Exit::Unknown),
@@ -99,7 +99,7 @@ impl Tally {
         }
     }
 
-    /// The summary for people.
+    /// Returns the summary for people.
     pub fn lines(&self, run_id: &str, took: Duration) -> String {
         let counts = self.counts;
         let speed = rate(counts.total(), took).map(|rate| format!(", {} a second", grouped(rate))).unwrap_or_default();
@@ -114,7 +114,7 @@ impl Tally {
         ];
         let width = rows.iter().map(|(_, count, _)| grouped(*count).len()).max().unwrap_or(1);
         for (name, count, why) in rows {
-            // The others are the exception.
+            // Other counts are shown only when they are not zero.
             if count > 0 || matches!(name, "accepted" | "already known" | "refused") {
                 let row = format!("{name:<14}{:>width$}  {why}", grouped(count));
                 text.push_str(row.trim_end());
@@ -128,7 +128,7 @@ impl Tally {
     }
 }
 
-/// Numbers of lines as ranges, which come nearly in order.
+/// Line numbers as ranges. The numbers arrive nearly in order.
 #[derive(Debug, Default)]
 struct Ranges(std::collections::BTreeMap<u64, u64>);
 

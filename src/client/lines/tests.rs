@@ -1,4 +1,4 @@
-//! Runs of lines against a server that is unkind.
+//! Tests of bulk runs against servers that fail in many ways.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -26,12 +26,12 @@ use crate::shutdown::Tasks;
 const BATCH: usize = 10;
 const CONCURRENCY: usize = 3;
 
-/// What a server does with the names of a batch: an answer, or `None` to leave the caller without
-/// one.
+/// How a server answers a bulk submit with these names: an answer, or `None` to leave the caller
+/// without one.
 type Manners = dyn Fn(usize, &[String]) -> Option<(u16, Value)> + Send + Sync;
 
-/// A server; it keeps the names of each request. It has forgotten what the tasks were that it
-/// knows.
+/// Starts a server that records the names of each request. The server answers a look-up of a known
+/// task with 'not found'.
 async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>>>>) {
     rustls::crypto::ring::default_provider().install_default().ok();
     let asked: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
@@ -96,7 +96,7 @@ fn plan(retry_for: u64) -> Plan {
     }
 }
 
-/// What a run comes to: its counts, its exit, and the line to go on from.
+/// Runs an input to its end. Returns the counts, the exit, and the line to resume from.
 async fn run(node: &args::Node, input: Input, retry_for: u64) -> (Counts, Option<Exit>, u64) {
     let (plan, caller, stopping) = (plan(retry_for), Caller::new(node).unwrap(), CancellationToken::new());
     let screen = Screen::new(plan.manner);
@@ -110,7 +110,8 @@ async fn run(node: &args::Node, input: Input, retry_for: u64) -> (Counts, Option
 
 #[tokio::test]
 async fn lines_without_an_answer_are_sent_again_under_the_same_names() {
-    // Each second request is busy, each third gets no answer within the second.
+    // Of every seven requests one gets 'busy', and another gets no answer within the timeout of one
+    // second.
     let (node, asked) = server(Box::new(|count, names| match count % 7 {
         3 => None,
         1 => Some((503, busy())),
@@ -176,7 +177,7 @@ async fn a_node_that_stays_away_ends_the_run_and_the_run_says_where_to_go_on() {
     let (counts, exit, resume) = run(&node, input_of(lines(10_000)), 0).await;
     assert_eq!(exit, Some(Exit::NothingDone));
     assert!(counts.accepted > 0 && counts.not_submitted > 0 && counts.total() < 10_000, "{counts:?}");
-    // Batches arrive in any order: it may be the first one that was not taken.
+    // Requests arrive in any order: the first one may be the one that was not accepted.
     assert!(resume <= counts.accepted + 1, "{resume} after {counts:?}");
     let (node, _) = server(Box::new(|_, _| None)).await;
     let (counts, exit, resume) = run(&node, input_of(lines(1)), 0).await;
@@ -248,7 +249,7 @@ async fn an_endless_input_is_read_no_further_than_it_is_sent() {
     let (node, asked) = server(Box::new(|_, _| None)).await;
     let input = input_of(Endless);
     let bytes_read = input.bytes_read.clone();
-    // Ends by giving up, after the second that the server is waited for: time to read gigabytes.
+    // The run gives up after waiting a second for the server: enough time to read gigabytes.
     let (counts, exit, _) = run(&node, input, 0).await;
     assert_eq!(exit, Some(Exit::Unknown));
     assert_eq!(asked.lock().unwrap().len(), CONCURRENCY);

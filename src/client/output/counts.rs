@@ -1,4 +1,4 @@
-//! How many tasks are pending, for people.
+//! Prints the number of pending tasks for people.
 
 use serde::Deserialize;
 
@@ -45,7 +45,7 @@ impl Figure {
     }
 }
 
-/// All of it, but minutes in which nothing is due. `topic` is the one that was asked for.
+/// Returns all counts, without the minutes in which no task is due. `topic` is the requested topic.
 pub fn shown(answer: &Answer, topic: Option<&str>) -> Result<String, Ending> {
     let counts: Counts = answer.read()?;
     if let Some(topic) = topic.filter(|_| counts.topic_known == Some(false)) {

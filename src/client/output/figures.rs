@@ -1,8 +1,8 @@
-//! Figures as people read them.
+//! Formats figures for people.
 
 use std::time::Duration;
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,13 +15,13 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `1,234 tasks`, `1 task`.
+/// Formats a count with its noun: `1,234 tasks`, `1 task`.
 pub fn counted(number: u64, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", grouped(number))
 }
 
-/// A span of time, to the tenth of a second below a minute.
+/// Formats a length of time. Below a minute the precision is a tenth of a second.
 pub fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -31,7 +31,7 @@ pub fn span(span: Duration) -> String {
     }
 }
 
-/// How many a second; `None` before there is anything to say.
+/// Returns the rate per second, or `None` while it cannot be told.
 pub fn rate(count: u64, span: Duration) -> Option<u64> {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     (millis >= 100 && count > 0).then(|| count.saturating_mul(1000) / millis)

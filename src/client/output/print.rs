@@ -1,11 +1,12 @@
-//! Answers for people.
+//! Prints answers for people.
 
 use std::io::{self, Write as _};
 
 use crate::client::answer::{Answer, Cancelled, Ending, Exit};
 use crate::client::task::Task;
 
-/// Writes `text` as lines, to the last byte. A reader that has gone away (`| head`) is no failure.
+/// Writes `text` to stdout as complete lines. A reader that has closed the pipe (`| head`) is not
+/// an error.
 pub fn to_stdout(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
     match writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush()) {
@@ -14,7 +15,8 @@ pub fn to_stdout(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes some lines of many; false when the reader has gone away, and more would be in vain.
+/// Writes the next lines of a list. Returns false when the reader has closed the pipe and the rest
+/// need not be written.
 pub fn lines(text: &str) -> Result<bool, Ending> {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => Ok(true),
@@ -23,12 +25,12 @@ pub fn lines(text: &str) -> Result<bool, Ending> {
     }
 }
 
-/// Something to know that was not asked for: on stderr. Where that is closed, nobody wants to know.
+/// Writes a remark to stderr. A failed write is ignored, because a closed stderr has no reader.
 pub fn aside(text: &str) {
     writeln!(io::stderr(), "{text}").ok();
 }
 
-/// What is said of a task that was just submitted.
+/// Describes a task that was just submitted.
 pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
@@ -39,30 +41,30 @@ pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     Ok(format!("{}  {verb}, {}, due {} to {}{advice}", task.id, task.state, task.due_at, task.topic))
 }
 
-/// What is said of a task that was just put under its name.
+/// Describes a task that was just stored under its name.
 pub fn replaced(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
     Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
 }
 
-/// All of a task.
+/// Describes a task with all its members.
 pub fn shown(answer: &Answer) -> Result<String, Ending> {
     answer.read().map(|task: Task| task.lines())
 }
 
-/// The verdict of a cancel that took effect, and its task.
+/// Returns the verdict of a cancel that took effect, and its task.
 pub fn cancelled(answer: &Answer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
     Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
 }
 
-/// What is said of a dead letter that was dropped.
+/// Describes a dead letter that was dropped.
 pub fn dropped(answer: &Answer) -> Result<String, Ending> {
     answer.read().map(|task: Task| format!("{}  dropped", task.id))
 }
 
-/// What is said of a dead letter that was put back.
+/// Describes a dead letter that was redriven.
 pub fn redriven(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))

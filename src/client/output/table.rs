@@ -1,11 +1,10 @@
-//! Rows under each other.
+//! Aligns rows in columns.
 
-/// A table that is printed page by page: a column grows with what it holds, and does not shrink
-/// again.
+/// A table that is printed page by page. A column grows to fit its cells and never shrinks.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     widths: [usize; N],
-    /// Until it was printed.
+    /// The heads of the columns, until they were printed.
     heads: Option<[&'static str; N]>,
 }
 
@@ -14,7 +13,7 @@ impl<const N: usize> Table<N> {
         Self { widths: heads.map(str::len), heads: Some(heads) }
     }
 
-    /// The next rows as text, the heads before the first.
+    /// Returns the next rows as text, with the heads before the first row.
     pub fn rows(&mut self, rows: &[[String; N]]) -> String {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
@@ -34,7 +33,8 @@ impl<const N: usize> Table<N> {
     fn row(&self, text: &mut String, row: &[String; N]) {
         let start = text.len();
         for (width, cell) in self.widths.iter().zip(row) {
-            // What comes from others could break the lines, or steer a terminal.
+            // Cells hold users' data: control characters could break the lines, or control the
+            // terminal.
             let cell: String = cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
             text.push_str(&cell);
             text.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count()) + 2));

@@ -1,4 +1,5 @@
-//! What the clients say when nobody knows what was done, and when it cannot be said.
+//! Tests of unknown outcomes: the client cannot tell whether a call took effect, or cannot print
+//! the result.
 
 use std::io;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ const UNKNOWN: &str = r#"{"type":"urn:punctual:problem:outcome-unknown","title":
 const TOO_LATE: &str = r#"{"type":"urn:punctual:problem:too-late","title":"L","detail":"d","verdict":"too_late"}"#;
 const REFUSED: &str = r#"{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"no such topic"}"#;
 
-/// A submit with a name, while the server answers so; it asks again for a second.
+/// Submits a task with a name to a server that gives these answers, and retries for a second.
 async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answer, Ending> {
     let server = Scripted::start(answers).await;
     let args = submit_args("t --name n --delay 5ms --payload 1 --retry-for 1s").unwrap();
@@ -64,7 +65,7 @@ async fn without_a_name_a_proxys_503_is_not_repeated() {
     assert_eq!((answer.status, is_in_doubt), (200, true));
 }
 
-/// The URL's own parser would drop some of them, and another task would be meant.
+/// The parser of URLs would drop some of these characters, and the URL would name another task.
 #[tokio::test]
 async fn a_name_reaches_the_node_as_it_is_whatever_is_in_it() {
     let server = Scripted::start([(200, "{}")]).await;
@@ -84,7 +85,7 @@ fn no_value_can_be_taken_for_another_member() {
     assert!(shown.ends_with("payload     one\n            state       published\\u{202e}"), "{shown}");
 }
 
-/// Its task may have been published since: then the same call schedules another one.
+/// The task may have been published since. The same call would then schedule another one.
 #[tokio::test]
 async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
     for (first, asked_count) in [((502, ""), 1), ((503, UNKNOWN), 1), ((503, BUSY), 2)] {
@@ -155,7 +156,7 @@ async fn nothing_was_done_is_not_said_of_a_bulk_that_may_have_done_something() {
     }
 }
 
-/// Two people put the same dead letters back.
+/// Two people redrive the same dead letters.
 #[tokio::test]
 async fn what_somebody_else_has_in_hand_is_asked_for_again() {
     let stuck = r#"{"cancelled":0,"more":true,"dry_run":false}"#;

@@ -1,4 +1,4 @@
-//! What lists, and acts on many.
+//! Tests of lists and bulk operations.
 
 use std::time::Duration;
 

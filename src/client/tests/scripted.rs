@@ -1,4 +1,4 @@
-//! A server that answers by a script and keeps what it was asked.
+//! A server that answers by a script and records its requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::client::args;
 use crate::client::caller::Caller;
 
-/// Its answers are given one after the other, the last one for ever.
+/// A server that gives its answers one after the other, and repeats the last one forever.
 pub struct Scripted {
     pub node: args::Node,
     asked: Arc<Mutex<Vec<String>>>,
@@ -45,7 +45,7 @@ impl Scripted {
         Caller::new(&self.node).unwrap()
     }
 
-    /// Method, path and body of each request so far.
+    /// Returns the method, path and body of each request so far.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }

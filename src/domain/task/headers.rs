@@ -1,19 +1,20 @@
-//! Headers of a record, and how the column `headers` holds them.
+//! Headers of a record, and their encoding in the column `headers`.
 
 use thiserror::Error;
 
-/// Header names that are Punctual's own; a submitter may not use them.
+/// Prefix of Punctual's own header names. A submitter may not use them.
 pub const RESERVED_PREFIX: &str = "punctual-";
-/// At most this many headers on one task: more is a mistake, and each costs the producer about 1
-/// us.
+/// Maximum number of headers of one task. More is a mistake, and each header costs the producer
+/// about 1 us.
 pub const COUNT_MAX: usize = 128;
 
-/// The length of a null value, after which no value comes. No value is as long.
+/// The length that stands for a null value. No bytes follow it, and no value is that long.
 const NULL: u32 = u32::MAX;
 
-/// Headers in the order in which they were given, in the encoding of the column `headers`: for
-/// each, the length of the name (u16, big endian), the name, the length of the value (u32, big
-/// endian), the value; of a null value the length is `ffffffff`. No headers are no bytes.
+/// Headers in the order in which they were given, in the encoding of the column `headers`. Each
+/// header is the length of the name (u16, big endian), the name, the length of the value (u32, big
+/// endian), and the value. A null value has the length `ffffffff`. The encoding of no headers is
+/// empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Headers(Vec<u8>);
 
@@ -32,8 +33,8 @@ pub enum HeadersError {
 }
 
 impl Headers {
-    /// Headers with these names and values; a name may be there several times, and a value may be
-    /// null.
+    /// Encodes headers with these names and values. A name may occur several times, and a value may
+    /// be null.
     pub fn new<'a, V: Into<Option<&'a [u8]>>>(headers: impl IntoIterator<Item = (&'a str, V)>) -> Result<Self, HeadersError> {
         let mut encoded = Vec::new();
         for (count, (name, value)) in headers.into_iter().enumerate() {
@@ -56,12 +57,12 @@ impl Headers {
         Ok(Self(encoded))
     }
 
-    /// The encoding; empty when there are no headers.
+    /// Returns the encoding, which is empty when there are no headers.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// As the column `headers` holds them: no headers are NULL.
+    /// Returns the value of the column `headers`, which is NULL when there are no headers.
     pub fn as_column(&self) -> Option<&[u8]> {
         Some(self.as_bytes()).filter(|bytes| !bytes.is_empty())
     }
@@ -81,7 +82,7 @@ fn check_name(name: &str) -> Result<(), HeadersError> {
     Ok(())
 }
 
-/// Reads an encoding back, header by header; it ends early at bytes that are no encoding, and never
+/// Decodes headers one by one. Stops early at bytes that are not a valid encoding, and never
 /// panics.
 pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
     let mut rest = encoded;
@@ -96,7 +97,7 @@ pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
     })
 }
 
-/// Splits off what a big-endian length of `N` bytes counts.
+/// Splits off a part that begins with its length, a big-endian number of `N` bytes.
 fn split_counted<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0_usize, |sum, byte| (sum << 8) | usize::from(*byte));
@@ -123,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Rows of the first release are read for ever.
+    /// Rows of the first release must stay readable forever.
     #[test]
     fn the_encoding_stays() {
         let of_strings = Headers::new([("a", b"1".as_slice()), ("b", b"".as_slice())]).unwrap();

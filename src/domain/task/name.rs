@@ -1,11 +1,11 @@
-//! The submitter's own id for a task.
+//! The name of a task: the submitter's idempotency key.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// 1 to 255 bytes of UTF-8 without NUL (Postgres stores none in a text), and neither `.` nor `..`;
-/// unique within its topic.
+/// A task name (your idempotency key), unique within its topic. A name has 1 to 255 bytes of UTF-8
+/// without NUL (Postgres cannot store NUL in a text), and is neither `.` nor `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskName(Box<str>);
 
@@ -29,8 +29,8 @@ impl TaskName {
             0 => Err(TaskNameError::Empty),
             length if length > BYTES_MAX => Err(TaskNameError::TooLong(length)),
             _ if name.contains('\0') => Err(TaskNameError::Nul),
-            // WHATWG URL normalises them away, so that no usual client would reach such a task by
-            // its name.
+            // The WHATWG URL standard normalises both away, so usual clients could not reach such a
+            // task by its name.
             _ if matches!(name, "." | "..") => Err(TaskNameError::Dots),
             _ => Ok(Self(name.into())),
         }

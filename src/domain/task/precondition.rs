@@ -2,7 +2,7 @@
 
 use crate::domain::TaskId;
 
-/// Which task a name must stand for, and which it must not, so that a change by this name takes
+/// Tasks that a name must stand for, and tasks that it must not, for a change by this name to take
 /// effect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Precondition {
@@ -13,7 +13,7 @@ pub struct Precondition {
 /// A set of tasks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskSet {
-    /// Every task there is.
+    /// Every existing task.
     Any,
     These(Vec<TaskId>),
 }
@@ -28,12 +28,13 @@ impl TaskSet {
 }
 
 impl Precondition {
-    /// True when it allows everything.
+    /// Returns true when the precondition allows everything.
     pub const fn is_none(&self) -> bool {
         self.must_be.is_none() && self.must_not_be.is_none()
     }
 
-    /// True when a change may take effect while the name stands for `current`; `None`: for no task.
+    /// Returns true when a change may take effect while the name stands for `current`. `None` means
+    /// that it stands for no task.
     pub fn allows(&self, current: Option<TaskId>) -> bool {
         let is_in = |tasks: &TaskSet| current.is_some_and(|task| tasks.holds(task));
         self.must_be.as_ref().is_none_or(is_in) && !self.must_not_be.as_ref().is_some_and(is_in)
@@ -50,8 +51,8 @@ mod tests {
         let id = |random| TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), random);
         let these = || Some(TaskSet::These(vec![id(1), id(2)]));
         let (any, none) = (|| Some(TaskSet::Any), || Some(TaskSet::These(Vec::new())));
-        // What must be, what must not be; allowed for no task, for one of those, and for another
-        // one.
+        // Required tasks, excluded tasks, and three results: for no task, for one of those tasks,
+        // and for another task.
         for (must_be, must_not_be, wanted) in [
             (None, None, [true, true, true]),
             (any(), None, [false, true, true]),

@@ -1,51 +1,54 @@
-//! The order of submits, as it stands in the ids of tasks of one key that are due at the same time.
+//! The order of submits, encoded in the ids of tasks of one key that are due at the same time.
 //!
-//! An id has 56 bits for it, in which a later submit is the higher number. They tell how far ahead
-//! of its due time a task was submitted, the far ones first:
+//! An id has 56 bits for the order, and a later submit has the higher number. The bits say how far
+//! ahead of its due time a task was submitted. The tasks submitted furthest ahead come first:
 //!
 //! ```text
 //!   6 bits    the power of two of that span (in 1/512 us, from 2^16 on), inverted
-//!   50 bits   what the span is beyond that power, inverted: as many bits as the power has, the rest is random
+//!   50 bits   the rest of the span beyond that power, inverted: as many bits as the power has.
+//!             The other bits are random
 //! ```
 //!
-//! So a task that is due soon has many random bits, and one that is due in years has none but those
-//! of its moment: of the 1/512 us, 9 bits are random.
+//! So a task that is due soon has many random bits. A task that is due in years has only the random
+//! bits of its moment: 9 bits of the 1/512 us are random.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::domain::Timestamp;
 
-/// Bits of an id that say when its task was submitted.
+/// Number of bits of an id that encode the time of the submit.
 pub(in crate::domain) const ORDER_BITS: u32 = 56;
 const SPAN_BITS: u32 = 50;
-/// A moment is counted in microseconds and so many random bits.
+/// Number of random bits that extend the microseconds of a moment.
 const CHANCE_BITS: u32 = 9;
-/// The least span that is told apart: 128 us.
+/// The smallest span that is distinguished, as a power of two of 1/512 us: 128 us.
 const SPAN_MIN: u32 = 16;
-/// Spans are measured to so much after the due time: what is overdue is due in the millisecond of
-/// its submit, which may have begun before.
+/// Spans end this long after the due time. An overdue task is due in the millisecond of its submit,
+/// and that millisecond may have begun before the submit.
 const MARGIN: Duration = Duration::from_micros(1 << 16);
-/// Submits of one moment follow each other by three times so much at most: an eighth of a
-/// microsecond.
+/// Minimum step between two submits of one moment: an eighth of a microsecond. A step is at most
+/// three times as long.
 const STEP_MIN: u64 = 64;
-/// The order runs ahead of the clock by so much at most. It does when more than four million tasks
-/// are submitted in a second, or the clock was set back.
+/// Maximum lead of the order over the clock. The order runs ahead when more than four million tasks
+/// are submitted in a second, or when the clock was set back.
 const AHEAD_MAX: u64 = 32_000 << CHANCE_BITS;
 
-/// Where a submit stands in the order of all: its moment of the cluster's clock in 1/512 us.
+/// The position of a submit in the order of all submits: its moment of the cluster's clock in 1/512
+/// us.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position(u64);
 
-/// Gives each submit of a node a position above those of all before.
+/// Gives each submit of a node a position above all earlier positions.
 #[derive(Debug, Default)]
 pub struct SubmitOrder {
     last: AtomicU64,
 }
 
 impl SubmitOrder {
-    /// The position of a task that is submitted `now` and due at `due_at`: above all before, and by
-    /// so much that two tasks due at the same time never have the same order in their ids.
+    /// Returns the position of a task that is submitted `now` and due at `due_at`. The position is
+    /// above all earlier ones. The distance is large enough that two tasks with the same due time
+    /// never have the same order in their ids.
     pub fn next(&self, now: Timestamp, due_at: Timestamp, random: u64) -> Position {
         let fresh = (micros(now) << CHANCE_BITS) | (random & ((1 << CHANCE_BITS) - 1));
         let coarse = span_of(due_at, Position(fresh)).ilog2().saturating_sub(SPAN_BITS);
@@ -55,14 +58,14 @@ impl SubmitOrder {
             let has_run_ahead = last > fresh.saturating_add(AHEAD_MAX);
             if has_run_ahead { fresh } else { fresh.max(last.saturating_add(step)) }
         };
-        // Nothing else is handed over by it.
+        // Relaxed is enough: the atomic publishes no other data.
         let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
         Position(next(last.unwrap_or_else(|last| last)))
     }
 }
 
-/// The order of a task due at `due_at` among those due then: [`ORDER_BITS`] bits, of which the
-/// lowest may be from `random`.
+/// Returns the order of a task among the tasks due at `due_at`: [`ORDER_BITS`] bits, of which the
+/// lowest may come from `random`.
 pub(in crate::domain) fn order_of(due_at: Timestamp, position: Position, random: u64) -> u64 {
     let span = span_of(due_at, position);
     let power = span.ilog2();
@@ -76,15 +79,15 @@ pub(in crate::domain) fn order_of(due_at: Timestamp, position: Position, random:
     (inverted & !free) | (random & free)
 }
 
-/// How far ahead of its due time a task has its position, in 1/512 us: 2^16 at least, less than
-/// 2^69.
+/// Returns how far ahead of its due time a task has its position, in 1/512 us: at least 2^16, less
+/// than 2^69.
 fn span_of(due_at: Timestamp, position: Position) -> u128 {
     let end = u128::from(micros(due_at.plus(MARGIN))) << CHANCE_BITS;
     end.saturating_sub(u128::from(position.0)).max(1 << SPAN_MIN)
 }
 
 fn micros(at: Timestamp) -> u64 {
-    // Until the year 3111; after that all submits are of one moment.
+    // Valid until the year 3111. After that all submits have the same moment.
     u64::try_from(at.as_micros()).unwrap_or(0).min(u64::MAX >> CHANCE_BITS)
 }
 
@@ -103,7 +106,7 @@ mod tests {
         Timestamp::from_micros(micros)
     }
 
-    /// How far ahead: of any power of two, up to 36 years.
+    /// Distances to the due time, of any power of two, up to 36 years.
     fn ahead() -> impl Strategy<Value = i64> {
         (0_u32..=50).prop_flat_map(|power| 0..=(1_i64 << power)).prop_map(|ahead| ahead.min(36 * YEAR))
     }
@@ -114,7 +117,7 @@ mod tests {
         #[test]
         fn a_later_submit_is_higher_among_those_due_at_the_same_time(
             ahead in ahead(),
-            // Microseconds between one submit and the next: none in a bulk.
+            // Microseconds between one submit and the next. The gap is 0 in a bulk submit.
             gaps in prop::collection::vec(prop_oneof![3 => Just(0_i64), 2 => 0_i64..100, 1 => 0_i64..1_000_000_000], 2..60),
         ) {
             let order = SubmitOrder::default();
@@ -122,7 +125,7 @@ mod tests {
             let (mut now, mut before) = (NOW, None);
             for gap in gaps {
                 now += gap;
-                // What is overdue is due in the millisecond of its submit.
+                // An overdue task is due in the millisecond of its submit.
                 if at(now).floor_millis() > due_at {
                     break;
                 }
@@ -134,10 +137,11 @@ mod tests {
         }
 
         #[test]
-        fn a_submit_a_microsecond_later_on_another_node_is_higher(ahead in 1_000_i64..5 * YEAR, random: [u64; 4]) {
+        fn a_submit_two_microseconds_later_on_another_node_is_higher(ahead in 1_000_i64..5 * YEAR, random: [u64; 4]) {
             let due_at = at(NOW + ahead).ceil_millis();
             let order = |now, random: &[u64]| order_of(due_at, SubmitOrder::default().next(at(now), due_at, random[0]), random[1]);
-            prop_assert!(order(NOW, &random[..2]) < order(NOW + 1, &random[2..]));
+            // Within a microsecond, a moment is random.
+            prop_assert!(order(NOW, &random[..2]) < order(NOW + 2, &random[2..]));
         }
     }
 
@@ -163,8 +167,8 @@ mod tests {
         assert_eq!(after.0 >> CHANCE_BITS, micros(at(NOW - 5_000_000)));
     }
 
-    /// Random bits that are left in the id of a task, to somebody who knows the microsecond of its
-    /// submit.
+    /// Returns how many bits of a task's id stay random to an observer who knows the microsecond of
+    /// its submit.
     fn chance_of(ahead: i64) -> u32 {
         let power = span_of(at(NOW + ahead), Position(micros(at(NOW)) << CHANCE_BITS)).ilog2();
         SPAN_BITS + CHANCE_BITS - power

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch by the clock of the cluster (Postgres's `clock_timestamp()`).
 ///
-/// Due times are whole milliseconds; the microseconds are there because the clock that is held
-/// against them is finer.
+/// Due times are whole milliseconds. Microseconds exist because the clock that due times are
+/// compared with is finer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
@@ -19,13 +19,13 @@ impl Timestamp {
         Self(micros)
     }
 
-    /// Milliseconds since the epoch, held within the bounds of a task id: 0 to 2^48 - 1.
+    /// Converts milliseconds since the epoch, clamped to the range of a task id: 0 to 2^48 - 1.
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, Self::MAX.as_millis()).saturating_mul(1000))
     }
 
-    /// Reads RFC 3339 with a zone, rounded up to whole milliseconds. `None` of another text, and of
-    /// a moment outside the bounds of [`Self::from_millis`].
+    /// Parses RFC 3339 with a zone, and rounds up to whole milliseconds. Returns `None` for other
+    /// text, and for a moment outside the range of [`Self::from_millis`].
     pub fn of_rfc3339(text: &str) -> Option<Self> {
         let at: jiff::Timestamp = text.parse().ok()?;
         let millis = i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;
@@ -37,18 +37,19 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole milliseconds, rounded down: a moment within a millisecond belongs to it.
+    /// Returns whole milliseconds, rounded down: a moment within a millisecond belongs to that
+    /// millisecond.
     pub const fn as_millis(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// The start of this moment's millisecond.
+    /// Returns the start of this moment's millisecond.
     #[must_use]
     pub const fn floor_millis(self) -> Self {
         Self(self.as_millis().saturating_mul(1000))
     }
 
-    /// The first whole millisecond that is not before this moment.
+    /// Returns the first whole millisecond that is not before this moment.
     #[must_use]
     pub const fn ceil_millis(self) -> Self {
         Self(self.0.saturating_add(999)).floor_millis()
@@ -64,12 +65,13 @@ impl Timestamp {
         Self(self.0.saturating_sub(micros_of(span)))
     }
 
-    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    /// Returns the time from `earlier` to this moment, or zero when `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// This moment minus `other` in microseconds; negative when `other` is later.
+    /// Returns this moment minus `other` in microseconds. The result is negative when `other` is
+    /// later.
     pub const fn micros_after(self, other: Self) -> i64 {
         self.0.saturating_sub(other.0)
     }

@@ -1,4 +1,4 @@
-//! The rules of claiming on a table that is a set.
+//! Tests the rules of claiming on a table that is a set.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,7 @@ fn taken(got: usize) -> Taken {
     Taken { got: u64::try_from(got).unwrap(), ..Taken::default() }
 }
 
-/// What a claim does in Postgres; true when it took something or was refused, so that there may be
-/// more.
+/// Does the work of Postgres for a claim. Returns the number of rows taken.
 fn carry_out(claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>) -> usize {
     let found: Vec<Uuid> = table.range(claim.range.from..claim.range.to).copied().collect();
     if found.len() > ROWS_MAX {
@@ -46,7 +45,8 @@ fn carry_out(claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>)
     found.len()
 }
 
-/// One tick: the watermark until it is there, then at most `turns` deferred_ranges.
+/// Runs one tick: claims at the watermark until it has caught up, then at most `turns` claims of
+/// deferred ranges.
 fn tick(claiming: &mut Claiming, now: Timestamp, table: &mut BTreeSet<Uuid>, turns: usize) {
     while let Some(claim) = claiming.next_at_watermark(now) {
         assert!(claim.range.to <= floor_of(now.plus(SETTINGS.window)), "no claim reaches past now + window");
@@ -90,7 +90,7 @@ fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_clai
     tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
     claiming.restart(&SHARDS, &SHARDS);
     claiming.sweep(at(-900_000), at(10), Scope::Mine);
-    // No room for claims until now.
+    // There was no room for claims until now.
     let mut table = BTreeSet::from([id(-100, 1), id(9, 1), id(10, 1), id(2_000, 1), id(4_900, 1), id(5_100, 1)]);
     tick(&mut claiming, at(5_000), &mut table, 100);
     assert_eq!(table, BTreeSet::new());
@@ -111,7 +111,7 @@ fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
 #[test]
 fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
-    // A thousand leaves.
+    // The sweep covers 1,000 leaves.
     claiming.sweep(at(-900_000_000), at(0), Scope::Others);
     claiming.sweep(at(-900_000_000), at(0), Scope::Mine);
     let mut scopes = Vec::new();
@@ -148,7 +148,7 @@ fn an_idle_time_gives_the_others_no_turn_before_ones_own() {
 #[test]
 fn rows_that_nobody_has_named_hold_up_no_sweep() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
-    // Put there by hand: ids of another version, more than a claim takes.
+    // More ids of another UUID version than one claim takes, inserted by hand.
     let strange: Vec<Uuid> = (0..5_000).map(|n| Uuid::from_u128(floor_of(at(0)).as_u128() + (4 << 76) + n)).collect();
     let mut table: BTreeSet<Uuid> = strange.iter().copied().chain([id(-5, 1), id(0, 1), id(5, 1)]).collect();
     claiming.sweep(at(-10_000), at(20_000), Scope::Mine);
@@ -158,7 +158,7 @@ fn rows_that_nobody_has_named_hold_up_no_sweep() {
     }
     assert_eq!(claiming.deferred_count(), 0, "the sweep comes to its end");
     assert!(table.iter().eq(&strange), "and has claimed what is a task");
-    // One of them cannot even be read.
+    // One of the rows cannot even be read.
     claiming.sweep(at(-10_000), at(20_000), Scope::Mine);
     for _ in 0..2_000 {
         let Some(claim) = claiming.next_deferred() else { break };
@@ -198,8 +198,8 @@ fn a_sweep_reaches_up_to_the_watermark_however_wide_the_window() {
     while let Some(claim) = claiming.next_at_watermark(at(0)) {
         claiming.took(&claim, &taken(0));
     }
-    // A topic takes records again: what was left out of those claims is found by the sweep, or by
-    // the next look of the watermark.
+    // A topic accepts records again. The sweep, or the next look behind the watermark, finds the
+    // tasks that those claims left out.
     let mut left = BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
     claiming.sweep(at(-900_000), at(0), Scope::Mine);
     while let Some(claim) = claiming.next_deferred() {
@@ -353,8 +353,9 @@ fn after_a_pause_what_is_due_now_comes_first() {
     assert!(table.is_empty(), "{} are left", table.len());
 }
 
-/// A sweep at `now` over the dead rows that 5,000 tasks a second have left since `held_from`: the
-/// longest of its pieces, and how many there were. A dead row costs 1.2 us, a statement 0.3 ms.
+/// Sweeps at `now` over the dead rows of 5,000 tasks a second since `held_from`. Returns the
+/// duration of its longest piece, and the number of pieces. A dead row costs 1.2 us, a statement
+/// 0.3 ms.
 fn sweep_dead_rows(claiming: &mut Claiming, now: i64, held_from: i64) -> (Duration, usize) {
     claiming.sweep(at(-600_000), at(now), Scope::Mine);
     let (mut longest, mut count) = (Duration::ZERO, 0);
@@ -374,7 +375,7 @@ fn dead_rows_that_an_old_snapshot_keeps_are_swept_in_pieces_that_the_watermark_c
     let mut sweeps: Vec<(Duration, usize)> = (1..40).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, 0)).collect();
     assert!(sweeps.iter().all(|(longest, _)| *longest < SETTINGS.window), "{sweeps:?}");
     assert!(sweeps.iter().all(|(_, count)| *count < 2_000), "{sweeps:?}");
-    // The snapshot is gone, and vacuum has been there: few pieces do again.
+    // The snapshot is gone, and vacuum has run, so a few pieces are enough again.
     sweeps = (40..55).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, number * 15_000)).collect();
     assert!(sweeps.last().is_some_and(|(_, count)| *count < 10), "{sweeps:?}");
 }
@@ -426,7 +427,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
 #[test]
 fn a_range_that_cannot_be_read_makes_no_rows_of_ids_and_ends_no_sweep() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
-    // A damaged page of the index: all that it was to hold fails, whether or not there is a row.
+    // A damaged page of the index: every claim of its range fails, whether or not there is a row.
     let damaged = IdRange { from: id(1_100, 5), to: id(1_300, 9) };
     let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).filter(|id| !damaged.contains(*id)).collect();
     claiming.sweep(at(0), at(20_000), Scope::Others);
@@ -445,7 +446,7 @@ fn a_range_that_cannot_be_read_makes_no_rows_of_ids_and_ends_no_sweep() {
     assert!(table.iter().all(|id| *id > last_before), "what can be read before it is claimed");
 }
 
-/// What Postgres says is the first in a range.
+/// Returns the first id in a range, as Postgres would.
 fn lowest(table: &BTreeSet<Uuid>, range: IdRange) -> Option<Uuid> {
     table.range(range.from..range.to).next().copied()
 }
@@ -467,7 +468,7 @@ proptest! {
         inserts in proptest::collection::vec((0_i64..5_000, 0_i64..5_000, any::<u64>()), 1..200),
         tick_millis in 5_i64..400,
     ) {
-        // (when it is inserted, when it is due): late ones among them, hotspots by chance
+        // Tasks as (time of insert, due time), with late inserts and random hotspots among them.
         let mut claiming = Claiming::new(SETTINGS, &SHARDS);
         let mut table = BTreeSet::new();
         let mut now = 0;

@@ -19,7 +19,7 @@ fn silent_topics() -> Topics {
     topics
 }
 
-/// It is probed from second 10 on, and nothing of it is held.
+/// Returns topics whose topic is half-open from second 10 on, with no task in flight.
 fn probed_topics() -> Topics {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
@@ -46,7 +46,7 @@ fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
     assert!(!topics.is_open(&topic()), "nothing more is let through");
     assert_eq!(topics.turn(second(14), true, |_| false), []);
     assert_eq!(topics.turn(second(15), true, |_| false), [Action::Look(topic())]);
-    // One partition takes none, another one does.
+    // One partition refuses records, another one accepts them.
     topics.looked(&topic(), Sight::There, second(15));
     topics.held(&topic(), 2, 20, second(15));
     topics.refused(&topic(), second(15));

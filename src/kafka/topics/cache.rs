@@ -1,4 +1,4 @@
-//! What was learnt of topics, and for how long it counts.
+//! Caches the answers about topics, and decides for how long they count.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use crate::domain::{Monotonic, TopicName};
 
 /// An answer counts as fresh for this long.
 const FRESH_FOR: Duration = Duration::from_secs(60);
-/// Beyond this, an answer counts only while Kafka is away.
+/// An older answer counts only while Kafka is away.
 const STALE_FOR: Duration = Duration::from_secs(600);
-/// That there is no such topic: short, for it may be created the next moment. And so is what a
-/// record is refused for.
+/// The validity of the answer that a topic does not exist. It is short, because the topic may be
+/// created the next moment. A limit for which a record is refused must be as young.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
-/// After a question that Kafka did not answer.
+/// The pause after a question that Kafka did not answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TOPICS_MAX: usize = 10_000;
 
@@ -29,15 +29,15 @@ struct Entry {
     learnt_at: Monotonic,
     /// When Kafka should be asked again.
     due_at: Monotonic,
-    /// Milliseconds of the monotonic clock; written by readers.
+    /// Milliseconds of the monotonic clock, written by readers.
     used_at: AtomicU64,
 }
 
-/// What the cache says of a topic.
+/// The cached answer about a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     Fresh(Answer),
-    /// It still counts, but Kafka should be asked; now, when `is_due`.
+    /// The answer still counts, but Kafka should be asked: now, when `is_due`.
     Stale {
         facts: TopicFacts,
         is_due: bool,
@@ -63,12 +63,12 @@ impl Cache {
         }
     }
 
-    /// True of an answer that is no older than what would refuse a record may be.
+    /// Returns true when the answer is young enough to refuse a record for good.
     pub(super) fn is_recent(&self, topic: &TopicName, now: Monotonic) -> bool {
         self.entries.get(topic).is_some_and(|entry| now.since(entry.learnt_at) < UNKNOWN_FOR)
     }
 
-    /// Keeps an answer of Kafka's. One that says nothing of the topic leaves what is known.
+    /// Keeps an answer of Kafka. An answer without facts about the topic leaves the known ones.
     pub(super) fn keep(&mut self, topic: &TopicName, answer: &Answer, now: Monotonic) {
         if let Err(LookUpError::Unavailable { .. } | LookUpError::Busy) = answer {
             if let Some(entry) = self.entries.get_mut(topic) {
@@ -84,7 +84,7 @@ impl Cache {
         self.entries.insert(topic.clone(), entry);
     }
 
-    /// Forgets the topics that are not there; if there are none of these, the one that was not
+    /// Forgets the topics that do not exist. When there are none, forgets the topic that was not
     /// asked about for longest.
     fn make_room(&mut self, now: Monotonic) {
         self.entries.retain(|_, entry| entry.answer.is_ok() || now.since(entry.learnt_at) < UNKNOWN_FOR);

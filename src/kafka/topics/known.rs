@@ -1,4 +1,4 @@
-//! What callers and the thread share: the cache, and the questions under way.
+//! The state that callers and the thread share: the cache, and the questions under way.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +20,17 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What the cache says of `topic` now.
+    /// Returns the cached answer about `topic`.
     pub(super) fn find(&self, topic: &TopicName) -> Option<Found> {
         self.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())
     }
 
-    /// True of what was learnt a moment ago.
+    /// Returns true when the answer was learnt a moment ago.
     pub(super) fn is_recent(&self, topic: &TopicName) -> bool {
         self.cache.read().unwrap_or_else(PoisonError::into_inner).is_recent(topic, clock::monotonic())
     }
 
-    /// Keeps what Kafka said, or that it said nothing, and tells who waits.
+    /// Keeps Kafka's answer, or the lack of one, and tells the waiting callers.
     pub(super) fn settle(&self, topic: &TopicName, answer: Answer, sender: &watch::Sender<Option<Answer>>) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.keep(topic, &answer, clock::monotonic());

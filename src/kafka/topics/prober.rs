@@ -1,5 +1,5 @@
-//! The thread that asks Kafka about topics, and all the time whether it is there at all.
-//! librdkafka's questions block: hence a thread.
+//! The thread that asks Kafka about topics, and constantly checks whether Kafka is there at all. It
+//! is a thread because librdkafka's questions block.
 
 use std::collections::HashSet;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -22,28 +22,28 @@ use crate::kafka::patience::Patience;
 use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
 
 const THREAD: &str = "kafka-prober";
-/// How often acknowledgements are looked for.
+/// The interval of checks for new acknowledgements.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A probe is sent when nothing has proved contact for this long.
+/// A probe is sent after this time without a proof of contact.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
-/// What finding out whether brokers can be reached where they say may take; and one address of it.
-/// More, where answers take longer.
+/// The time limit for connections to all advertised addresses of the brokers, followed by the one
+/// for a single address. Both are longer where answers take longer.
 const REACH_DEADLINE: Duration = Duration::from_secs(1);
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
-/// A deadline of nothing is refused.
+/// A deadline of zero is refused.
 const CONNECT_MIN: Duration = Duration::from_millis(1);
-/// Between two probes in trouble: one broker of many may have it for long.
+/// The pause between two probes in trouble: one broker of many may be in trouble for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// A client that has had no answer for so long is made anew. One that a starting broker has told of
-/// no brokers at all forgets those it knew, and never connects again (librdkafka's issue 5301).
+/// A client without an answer for this long is replaced. When a starting broker lists no brokers at
+/// all, a client forgets those that it knew and never connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
-/// One question of the two that a look-up takes; more, where answers take longer. A Kafka that
-/// hangs is noticed by it, too.
+/// The deadline of each of the two questions of a look-up. It is longer where answers take longer.
+/// A Kafka that hangs is noticed by it, too.
 const QUESTION_DEADLINE: Duration = Duration::from_millis(1500);
-/// What a broker takes when nobody configured it, and we may not read it.
+/// The broker's default limit, for a topic whose configuration this node may not read.
 const RECORD_BYTES_MAX_DEFAULT: usize = 1_048_588;
-/// librdkafka remembers each topic that a client asked about for as long as the client lives, and
-/// asks again each second about those that are not there.
+/// librdkafka remembers each topic that a client has asked about for the life of the client, and
+/// asks again each second about the missing ones.
 const TOPICS_OPENED_MAX: usize = 10_000;
 
 type Admin = AdminClient<DefaultClientContext>;
@@ -51,9 +51,9 @@ type Admin = AdminClient<DefaultClientContext>;
 pub(super) struct Prober {
     settings: Settings,
     admin: Admin,
-    /// What the admin client was made for.
+    /// The patience for which the admin client was made.
     made_for: Patience,
-    /// Drives the admin client's futures; it has neither timers nor sockets.
+    /// Drives the admin client's futures. It has neither timers nor sockets.
     runtime: tokio::runtime::Runtime,
     requests: Receiver<Request>,
     known: Arc<Known>,
@@ -63,14 +63,14 @@ pub(super) struct Prober {
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
     probed_at: Option<Monotonic>,
-    /// Since when this client has asked and had no answer. What the producers are answered does not
-    /// count: they are clients of their own.
+    /// Since when this client has asked without an answer. Answers to the producers do not count,
+    /// because they are clients of their own.
     unanswered_since: Option<Monotonic>,
     acknowledged_count: u64,
 }
 
 impl Prober {
-    /// The other end of the answer is dropped when the thread ends, for whatever reason.
+    /// The thread drops the other end of the answer when it ends, for any reason.
     pub(super) fn start(
         settings: &Settings,
         requests: Receiver<Request>,
@@ -109,7 +109,7 @@ impl Prober {
         Ok(thread)
     }
 
-    /// Until the last [`super::Topics`] is dropped.
+    /// Runs until the last [`super::Topics`] is dropped.
     fn run(mut self) {
         self.watch();
         loop {
@@ -130,8 +130,8 @@ impl Prober {
         }
     }
 
-    /// Acknowledgements prove contact, unless they came before the trouble; else a broker is asked
-    /// when it is time.
+    /// Watches the contact. Acknowledgements prove contact, unless they came before the trouble.
+    /// Otherwise a broker is asked when a probe is due.
     fn watch(&mut self) {
         if self.has_new_acknowledgements() && !self.contact.is_doubted() {
             return self.hold();
@@ -145,8 +145,8 @@ impl Prober {
             Ok(metadata) => {
                 self.unanswered_since = None;
                 self.contact.set_patience(Patience::answered(clock::monotonic().since(asked_at)));
-                // Who has contact keeps it: a few brokers of many that cannot be reached are no
-                // reason to stop.
+                // Existing contact is kept: a few unreachable brokers of many are no reason to
+                // stop.
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
                 let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
                 match if has_contact { Ok(()) } else { reach_one(&addresses, self.contact.patience()) } {
@@ -176,8 +176,8 @@ impl Prober {
         std::mem::replace(&mut self.acknowledged_count, count) != count
     }
 
-    /// This client has had an answer. That is no contact yet: it may be the only address from
-    /// outside that works.
+    /// Records that this client has had an answer. That does not prove contact yet: the bootstrap
+    /// address may be the only one that works from outside.
     fn answered(&mut self) {
         self.unanswered_since = None;
         if self.contact.is_held() {
@@ -195,7 +195,7 @@ impl Prober {
         let now = clock::monotonic();
         self.contact.set_patience(self.contact.patience().unanswered());
         if self.has_new_acknowledgements() {
-            // Of this client that says nothing.
+            // The failure concerns only this client: the producers get acknowledgements.
             self.hold();
         } else {
             self.probed_at = Some(now);
@@ -208,8 +208,8 @@ impl Prober {
         }
     }
 
-    /// A question that had waited for its turn had less time than a probe has: that it got no
-    /// answer says nothing of the broker.
+    /// Records that a question had no answer within `deadline`. A question that waited for its turn
+    /// had less time than a probe, so a missing answer says nothing about the broker.
     fn unanswered_within(&mut self, deadline: Duration, error: &KafkaError) -> LookUpError {
         let reason = reason_of(error);
         if deadline >= self.contact.patience().span() {
@@ -233,8 +233,8 @@ impl Prober {
         learnt
     }
 
-    /// First the configuration, then the metadata: the first question leaves nothing behind in the
-    /// client for a topic that is not there.
+    /// Asks for the configuration first, then for the metadata. The first question leaves no trace
+    /// of a missing topic in the client.
     fn facts(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
         let facts = self.configuration(topic, until)?;
         self.find(topic, until)?;
@@ -262,7 +262,8 @@ impl Prober {
                     compression: value("compression.type").map(TopicCompression::of).unwrap_or_default(),
                 })
             }
-            // Not to be read is not "not there": the metadata will tell.
+            // An unreadable configuration does not mean that the topic is missing. The metadata
+            // will tell.
             Err(
                 Code::TopicAuthorizationFailed
                 | Code::ClusterAuthorizationFailed
@@ -277,7 +278,7 @@ impl Prober {
         }
     }
 
-    /// Fails unless the topic is there.
+    /// Fails unless the topic exists.
     fn find(&mut self, topic: &TopicName, until: Monotonic) -> Result<(), LookUpError> {
         self.make_room();
         self.opened.insert(topic.clone());
@@ -294,7 +295,7 @@ impl Prober {
         }
     }
 
-    /// Another client, when this one remembers too many topics.
+    /// Replaces the client when it remembers too many topics.
     fn make_room(&mut self) {
         if self.opened.len() >= TOPICS_OPENED_MAX {
             self.renew();
@@ -314,16 +315,16 @@ impl Prober {
     }
 }
 
-/// Whether one of the addresses at which brokers say that they can be reached takes a connection. A
-/// broker answers whoever has found it, by whatever name; records go to the address that it
-/// advertises. Without any address nothing is known against them: a broker that is just starting
-/// tells of none.
+/// Checks whether one of the advertised addresses of the brokers takes a connection. A broker
+/// answers a client under any name by which the client has found it, but records go to the
+/// advertised address. An empty list proves nothing against the brokers, because a starting broker
+/// lists none.
 fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String> {
-    // Patience is three times an answer, and a connection takes one.
+    // Patience is the time of three answers, and a connection takes the time of one.
     let (deadline, at_once) = (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
     let begun_at = clock::monotonic();
-    // Begins with another one each time: those that cannot be reached must not use up the time of
-    // all others.
+    // The first address is random each time: unreachable ones must not use up the time of all
+    // others.
     let begin = rand::random_range(0..addresses.len().max(1));
     let mut tried = Vec::new();
     for (host, port) in addresses[begin..].iter().chain(&addresses[..begin]) {
@@ -351,7 +352,7 @@ fn can_connect(host: &str, port: i32, left: impl Fn() -> Duration) -> bool {
     addresses.any(|address| !left().is_zero() && TcpStream::connect_timeout(&address, left().max(CONNECT_MIN)).is_ok())
 }
 
-/// How long a question may take that must be answered until then.
+/// Returns how long a question may take that must be answered by `until`.
 fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
     let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE.max(patience.span()));
     if left < Duration::from_millis(1) {
@@ -360,7 +361,7 @@ fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
     Ok(left)
 }
 
-/// What a broker's error says of a topic.
+/// Returns the meaning of a broker's error for a topic.
 fn error_of(code: Code) -> LookUpError {
     let reason = Reason::new(code).to_string();
     match code {

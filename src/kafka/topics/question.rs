@@ -5,18 +5,18 @@ use tokio::sync::watch;
 use crate::domain::{Monotonic, TopicName};
 use crate::kafka::compression::TopicCompression;
 
-/// What is known of a topic.
+/// The facts about a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopicFacts {
-    /// The topic's `max.message.bytes`; Kafka's default where we may not read it.
+    /// The topic's `max.message.bytes`, or Kafka's default where this node may not read it.
     pub record_bytes_max: usize,
-    /// It is compacted, and refuses a record without a key.
+    /// The topic is compacted, and refuses a record without a key.
     pub needs_key: bool,
-    /// The topic's `compression.type`; Kafka's default where we may not read it.
+    /// The topic's `compression.type`, or Kafka's default where this node may not read it.
     pub compression: TopicCompression,
 }
 
-/// Why nothing is known of a topic.
+/// The reason why the facts about a topic are unknown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LookUpError {
     #[error("Kafka has no such topic")]
@@ -31,7 +31,7 @@ pub enum LookUpError {
 
 pub type Answer = Result<TopicFacts, LookUpError>;
 
-/// What the thread is asked to do.
+/// A request to the thread.
 #[derive(Debug)]
 pub enum Request {
     LookUp {
@@ -39,6 +39,6 @@ pub enum Request {
         until: Monotonic,
         answer: watch::Sender<Option<Answer>>,
     },
-    /// Look at the flags.
+    /// Check the flags.
     Wake,
 }

@@ -1,8 +1,8 @@
-//! What this node holds between claim and settle: its batches, how far each has come, and how much
-//! it is.
+//! Keeps the batches of this node between claim and settle: the progress of each, and their total
+//! size.
 //!
-//! What of each batch stands in the registry, and what follows when Postgres says otherwise, is
-//! decided in [`crate::engine::batch_registry`].
+//! [`crate::engine::batch_registry`] decides the state of each batch in the registry, and the
+//! consequences when Postgres says otherwise.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
 use crate::engine::topics::{Action, Topics};
 use crate::postgres::tasks::settle::Settlement;
 
-/// What may be held at most. A claim that began below a bound may pass it by its own size (4000
+/// The in-flight limits. A claim that began below a limit may exceed it by its own size (4000
 /// tasks, 16 MiB).
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -26,26 +26,28 @@ pub struct Bounds {
     pub batches_max: usize,
 }
 
-/// How much is held.
+/// The amount that is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
-    /// Without an outcome; in batches that are young, and in those that wait for their settle, all.
+    /// Tasks without an outcome. Batches that are young, or wait for their settle, count all their
+    /// tasks.
     pub tasks: usize,
     pub bytes: usize,
     pub batches: usize,
-    /// Batches that are settled, and remembered until that is durable.
+    /// Batches that are settled, and remembered until the settle is durable.
     pub remembered: usize,
 }
 
-/// A batch in the hands of this node.
+/// A batch that is in flight on this node.
 #[derive(Debug)]
 pub struct InFlightBatch {
     pub batch: Batch,
-    /// Its place: half of the correlation_id with which its records go to the producer.
+    /// The slot of the batch. It is half of the correlation id with which its records go to the
+    /// producer.
     pub slot: u32,
     held_at: Monotonic,
-    /// Whoever still has the batch as it was before it became lighter ([`InFlightBatches::ease`])
-    /// shares it.
+    /// The progress is shared with every holder of the batch as it was before it became lighter
+    /// ([`InFlightBatches::ease`]).
     course: Arc<Mutex<Course>>,
 }
 
@@ -56,40 +58,40 @@ struct Charge {
     bytes: usize,
 }
 
-/// How far a batch has come.
+/// The progress of a batch.
 #[derive(Debug)]
 struct Course {
     outcomes: Vec<Option<Outcome>>,
     left: usize,
-    /// What counts against the bounds, for each topic of the batch.
+    /// The amounts that count against the limits, for each topic of the batch.
     charges: Vec<Charge>,
-    /// What was left when it was last eased.
+    /// The number of outcomes that were missing when the batch was last eased.
     eased_at: usize,
     /// Tasks of which an earlier attempt may be in the topic.
     maybe_sent: Vec<bool>,
-    /// When the last acknowledgement of each topic was passed on: not more than ten times a second.
+    /// When the last acknowledgement of each topic was passed on: at most ten times a second.
     heard_at: Vec<Option<Monotonic>>,
     is_given_up: bool,
-    /// Its outcomes are not to be settled.
+    /// The outcomes must not be settled.
     is_void: bool,
 }
 
-/// What is known of a batch when it is taken in.
+/// The past of a batch when it is taken in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Past {
-    /// It was claimed just now, by this node.
+    /// This node has just claimed the batch.
     Fresh,
-    /// It was loaded: whoever had it before may have published any of it.
+    /// The batch was loaded: its previous owner may have published any part of it.
     MaybeSent,
 }
 
-/// What taking note of an outcome has come to.
+/// The result of recording an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Noted {
     MoreToCome,
-    /// That was the last one: the batch is to be settled.
+    /// That was the last outcome: settle the batch.
     Complete,
-    /// The batch is no longer this node's: it is to be let go.
+    /// The batch is no longer this node's: let it go.
     GivenUp,
 }
 
@@ -112,12 +114,12 @@ impl InFlightBatch {
         &self.batch.topics()[usize::from(self.batch.topic_index(index))]
     }
 
-    /// For how long it has been held.
+    /// Returns for how long the batch has been in flight.
     pub fn age(&self, now: Monotonic) -> Duration {
         now.since(self.held_at)
     }
 
-    /// Takes note of what became of a task; a second outcome of the same task changes nothing.
+    /// Records the outcome of a task. A second outcome of the same task changes nothing.
     pub fn note(&self, index: usize, outcome: Outcome) -> Noted {
         let mut course = self.lock();
         if course.outcomes[index].is_some() {
@@ -132,15 +134,15 @@ impl InFlightBatch {
         }
     }
 
-    /// Notes that the record of a task may be in the topic; true when an earlier attempt may be,
-    /// too.
+    /// Records that the record of a task may be in the topic. Returns true when an earlier attempt
+    /// may be in the topic, too.
     pub fn note_maybe_sent(&self, index: usize, maybe_sent: bool) -> bool {
         let mut course = self.lock();
         course.maybe_sent[index] |= maybe_sent;
         course.maybe_sent[index]
     }
 
-    /// True when the acknowledgement of a task is news for its topic's state.
+    /// Returns true when the acknowledgement of a task must be passed on to its topic's state.
     pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
         let topic = usize::from(self.batch.topic_index(index));
         let mut course = self.lock();
@@ -151,8 +153,9 @@ impl InFlightBatch {
         is_news
     }
 
-    /// Another node is to publish what is still to come: it is dropped here, and nothing is
-    /// settled; where `is_void`, not even what is complete. False when nothing is to come any more.
+    /// Gives up the outcomes that are still to come: another node will publish those tasks, and
+    /// nothing is settled here. With `is_void`, even a complete batch is not settled. Returns false
+    /// when no outcome is still to come.
     fn give_up(&self, is_void: bool) -> bool {
         let mut course = self.lock();
         course.is_void |= is_void;
@@ -165,7 +168,8 @@ impl InFlightBatch {
         self.lock().is_given_up
     }
 
-    /// True when its outcomes are not to be settled: another node may have published it since.
+    /// Returns true when the outcomes must not be settled, because another node may have published
+    /// the batch since.
     pub fn is_void(&self) -> bool {
         self.lock().is_void
     }
@@ -174,8 +178,8 @@ impl InFlightBatch {
         self.lock().outcomes[index].is_some()
     }
 
-    /// A follow-up that would be due before `now` is due at `now`: its leaf may be gone otherwise,
-    /// when Postgres was away for long.
+    /// Returns the settlement of the batch. A follow-up that would be due before `now` is due at
+    /// `now`: its leaf may be gone when Postgres was away for long.
     ///
     /// # Panics
     /// Before all outcomes are known.
@@ -189,9 +193,10 @@ impl InFlightBatch {
         settlement
     }
 
-    /// What it need not count for any more, and the batch without what its published tasks were
-    /// made of, if that is worth it. Nothing, when nothing has come of it since the last time, or
-    /// all has: then it is about to be settled.
+    /// Releases the quota of resolved tasks. Also returns a compacted batch, without the contents
+    /// of its published tasks, when enough memory would be freed. Returns `None` when there are no
+    /// new outcomes since the last time, or when all are known: then the batch is about to be
+    /// settled.
     fn ease(&self) -> Option<(Vec<Charge>, Option<Batch>)> {
         let mut course = self.lock();
         if course.left == 0 || course.left == course.eased_at {
@@ -201,7 +206,7 @@ impl InFlightBatch {
         let open = charges_of(&self.batch, |index| course.outcomes[index].is_none());
         let before = std::mem::replace(&mut course.charges, open);
         let given_back = before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
-        // What was not published goes into a row of its own at the settle.
+        // A task that was not published gets a row of its own at the settle.
         let is_over = |index: usize| matches!(course.outcomes[index], Some(Outcome::Published(_)));
         let droppable: usize =
             (0..self.batch.len()).filter(|index| is_over(*index)).map(|index| self.batch.task(index).bytes()).sum();
@@ -209,7 +214,7 @@ impl InFlightBatch {
         Some((given_back, is_worth_it.then(|| self.batch.without(is_over))))
     }
 
-    /// All that it still counts for.
+    /// Takes all charges that are left.
     fn take_charges(&self) -> Vec<Charge> {
         let mut course = self.lock();
         course.charges.iter_mut().map(std::mem::take).collect()
@@ -226,7 +231,7 @@ impl Charge {
     }
 }
 
-/// What the tasks of a batch that count come to, for each of its topics.
+/// Returns the sum of the counting tasks of a batch, for each of its topics.
 fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
     let mut charges = vec![Charge::default(); batch.topics().len()];
     for (_, task) in batch.tasks().enumerate().filter(|(index, _)| counts(*index)) {
@@ -245,14 +250,14 @@ struct State {
     registry: BatchRegistry<Arc<Settlement>>,
 }
 
-/// All that is held, with its registry and bounds.
+/// All batches in flight, with their registry and limits.
 #[derive(Debug)]
 pub struct InFlightBatches {
     bounds: Bounds,
     state: Mutex<State>,
     topics: Mutex<Topics>,
-    /// Topics that are given up on, when last told; mostly none. Each record and each submit asks,
-    /// so without a lock.
+    /// The number of topics that are given up, as last told; mostly zero. Each record and each
+    /// submit reads it, hence without a lock.
     gone_count: AtomicUsize,
 }
 
@@ -261,19 +266,19 @@ impl InFlightBatches {
         Self { bounds, state: Mutex::default(), topics: Mutex::new(topics), gone_count: AtomicUsize::new(0) }
     }
 
-    /// Enters a batch that a statement is about to make or fetch; false when the registry know it
-    /// already.
+    /// Enters a batch that a statement is about to make or fetch. Returns false when the registry
+    /// knows it already.
     pub fn ask_for(&self, batch: BatchId) -> bool {
         self.lock().registry.ask_for(batch)
     }
 
-    /// The statement brought no batch, or no answer.
+    /// Records that the statement brought no batch, or no answer.
     pub fn forget(&self, batch: BatchId) {
         self.lock().registry.forget(batch);
     }
 
-    /// Takes a batch in; `None` when this node was in doubt since it was asked for: the check of
-    /// the own batches finds it, if it is this node's still.
+    /// Takes a batch in. Returns `None` when this node was fenced since it asked for the batch. The
+    /// check of the own batches finds the batch, if it is still this node's.
     ///
     /// `past` says whether another owner may have published some of it.
     pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
@@ -291,8 +296,8 @@ impl InFlightBatches {
         Some(held)
     }
 
-    /// At once: a doubt comes before it, and declines the batch, or after it, and finds the batch
-    /// among those that are held.
+    /// Both steps happen under one lock. A fence before it declines the batch, and a fence after it
+    /// finds the batch among those in flight.
     fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let mut state = self.lock();
         if state.registry.decline(batch.id) {
@@ -311,7 +316,7 @@ impl InFlightBatches {
         Some(held)
     }
 
-    /// This node does not know which batches are its own, and is about to ask.
+    /// Records that this node does not know which batches are its own, and is about to ask.
     pub fn doubt(&self) {
         self.lock().registry.doubt();
     }
@@ -320,43 +325,43 @@ impl InFlightBatches {
         self.lock().slots.get(place(slot))?.clone()
     }
 
-    /// A settle of the batch was answered: what may have taken effect is remembered until it is
-    /// durable.
+    /// Records the answer to a settle of the batch. A settlement that may have taken effect is
+    /// remembered until it is durable.
     pub fn settled(&self, held: &InFlightBatch, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
         self.release(held, |registry| registry.settled(held.batch.id, settlement, effect, now));
     }
 
-    /// This node has adopted a batch: what it remembers of it from before is void.
+    /// Records that this node has adopted a batch. Its memory of the batch from before is void.
     pub fn adopted(&self, batch: BatchId) {
         self.lock().registry.adopted(batch);
     }
 
-    /// The batch is no longer this node's.
+    /// Removes a batch that is no longer this node's.
     pub fn let_go(&self, held: &InFlightBatch) {
         self.release(held, |registry| registry.forget(held.batch.id));
     }
 
-    /// Settles that were answered before `sent_at`, when a heartbeat was sent that has been
-    /// answered, are durable, but for those that were seen `undone`.
+    /// Forgets settles that are durable. These are the settles that were answered before `sent_at`,
+    /// when a heartbeat was sent that has been answered. The `undone` ones are kept.
     pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
         self.lock().registry.durable_until(sent_at, undone);
     }
 
-    /// A settle was done again.
+    /// Records that a settle was repeated.
     pub fn settled_again(&self, batch: BatchId, now: Monotonic) {
         self.lock().registry.settled_again(batch, now);
     }
 
-    /// Holds the batches that Postgres calls unsettled and this node's, as of a question asked at
-    /// `asked_at`, against the registry.
+    /// Compares the registry with Postgres: with the unsettled batches of this node, as of a
+    /// question asked at `asked_at`.
     pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
         self.lock().registry.compare(own_unsettled, asked_at)
     }
 
-    /// What is held and not among `own`, which was asked for at `asked_at`, has been adopted by
-    /// others, or was settled a moment ago: what is still to come of it is given up, and what is
-    /// known of it is void, for it may come back to this node after another one has published it.
-    /// Answers which are given up.
+    /// Gives up the batches in flight that are not among `own`, which was asked for at `asked_at`.
+    /// They were adopted by others, or settled a moment ago. Their outcomes still to come are given
+    /// up, and the known ones are void: such a batch may come back to this node after another node
+    /// has published it. Returns the batches that were given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let lost =
@@ -364,12 +369,12 @@ impl InFlightBatches {
         lost.map(|held| held.batch.id).collect()
     }
 
-    /// The oldest batch in the registry.
+    /// Returns the oldest batch in the registry.
     pub fn oldest_known(&self) -> Option<BatchId> {
         self.lock().registry.oldest()
     }
 
-    /// Gives up what is held and incomplete. Answers which batches that were.
+    /// Gives up all incomplete batches in flight, and returns them.
     pub fn give_up_all(&self) -> Vec<BatchId> {
         self.all_held().into_iter().filter(|held| held.give_up(false)).map(|held| held.batch.id).collect()
     }
@@ -378,14 +383,14 @@ impl InFlightBatches {
         self.lock().slots.iter().flatten().cloned().collect()
     }
 
-    /// True when nothing is held, and nothing was asked for.
+    /// Returns true when no batch is in flight, and none was asked for.
     pub fn is_idle(&self) -> bool {
         let state = self.lock();
         state.amount == Amount::default() && !state.registry.has_asked()
     }
 
-    /// True when a record that was due before `due_before` has been held for longer than `age`
-    /// without an outcome.
+    /// Returns true when a record that was due before `due_before` has been in flight for longer
+    /// than `age` without an outcome.
     pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
         self.held_for(now, age).iter().any(|held| {
             let course = held.lock();
@@ -394,8 +399,8 @@ impl InFlightBatches {
         })
     }
 
-    /// Topics of which a record that was due before `due_before` has been held for longer than
-    /// `age` without an outcome.
+    /// Returns the topics with a record that was due before `due_before` and has been in flight for
+    /// longer than `age` without an outcome.
     pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
         for held in self.held_for(now, age) {
@@ -424,16 +429,18 @@ impl InFlightBatches {
             && amount.remembered < bounds.batches_max
     }
 
-    /// Tasks that are claimed as they are inserted come in small batches, hundreds a second. When a
-    /// partition without a leader keeps a record of each for the publish deadline, they may take a
-    /// quarter of the room for batches; the claim loops gather what they do not take in far fewer.
+    /// Returns true when there is room for claims on insert. Such claims make small batches,
+    /// hundreds a second. When a partition without a leader keeps a record of each until the
+    /// publish deadline, they may take a quarter of the room for batches. The claim loops gather
+    /// the rest in far fewer batches.
     pub fn has_room_on_insert(&self) -> bool {
         self.has_room() && self.amount().batches < self.bounds.batches_max / 4
     }
 
-    /// What is behind the watermark may take half of the room, of that for batches three quarters:
-    /// what is on time comes first. What full topics hold does not count: two slow ones would keep
-    /// all others from what is behind the watermark.
+    /// Returns true when there is room for tasks behind the watermark. They may take half of the
+    /// room, and three quarters of the room for batches, because tasks that are on time come first.
+    /// In-flight tasks of full topics do not count: otherwise two slow topics would keep the others
+    /// from their tasks behind the watermark.
     pub fn has_room_behind_the_watermark(&self) -> bool {
         let (tasks, bytes) = self.topics().held_by_full();
         let (amount, bounds) = (self.amount(), self.bounds);
@@ -443,31 +450,33 @@ impl InFlightBatches {
         has_room && self.has_room()
     }
 
-    /// The state of the topics. InFlightBatch for a moment only.
+    /// Returns the state of the topics. The caller must hold the lock for a moment only.
     pub fn topics(&self) -> MutexGuard<'_, Topics> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be told before what is gone is looked for.
+    /// Sets the number of topics that are given up. The caller must do so before it looks for their
+    /// tasks.
     pub fn set_gone_count(&self, count: usize) {
         self.gone_count.store(count, Ordering::Relaxed);
     }
 
-    /// True when the topic is given up on: its tasks become dead letters.
+    /// Returns true when the topic is given up: its tasks become dead letters.
     pub fn is_topic_gone(&self, topic: &TopicName) -> bool {
         self.gone_count.load(Ordering::Relaxed) > 0 && self.topics().is_gone(topic)
     }
 
-    /// A record was acknowledged after it had waited for so long.
+    /// Records that a record was acknowledged after this wait.
     pub fn acknowledged(&self, topic: &TopicName, waited: Duration, now: Monotonic) -> Option<Action> {
         let mut topics = self.topics();
         topics.waited(waited);
         topics.acknowledged(topic, now)
     }
 
-    /// Gives back what batches count for without need that are held for longer than `age` and not
-    /// complete: a record that gets no answer keeps its batch unsettled until the publish deadline,
-    /// and what was acknowledged beside it must not take the room of others until then.
+    /// Eases the incomplete batches that have been in flight for longer than `age`: their resolved
+    /// tasks no longer count against the limits. A record without an answer keeps its batch
+    /// unsettled until the publish deadline, and the acknowledged records beside it must not take
+    /// the room of others until then.
     pub fn ease(&self, now: Monotonic, age: Duration) {
         for held in self.held_for(now, age) {
             let Some((given_back, lighter)) = held.ease() else { continue };
@@ -478,7 +487,7 @@ impl InFlightBatches {
         }
     }
 
-    /// Puts a batch in the place of the same one as it was, unless that was let go meanwhile.
+    /// Puts a lighter batch in the place of the original, unless that was let go meanwhile.
     fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
         let Some(in_slot) = state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id) else { return };
@@ -503,7 +512,7 @@ impl InFlightBatches {
         {
             let mut state = self.lock();
             note(&mut state.registry);
-            // Lighter by now, perhaps.
+            // The batch in the slot may be a lighter copy by now.
             let Some(in_slot) = state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id) else {
                 return;
             };
@@ -519,8 +528,8 @@ impl InFlightBatches {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together, except when the registry are
-        // wrong already.
+        // No panic can separate two changes that belong together, unless the registry is wrong
+        // already.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

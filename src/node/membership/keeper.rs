@@ -1,4 +1,4 @@
-//! The loop: heartbeat, look, decide, publish, wait.
+//! The membership loop: heartbeat, look, decide, publish, wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats
 use crate::shutdown::Failure;
 use crate::{etcd, postgres};
 
-/// A wall clock that differs more from the cluster's is warned about.
+/// A warning is logged when the wall clock differs more than this from the cluster's clock.
 const OFFSET_MAX_SECONDS: f64 = 1.0;
-/// Between two turns, however much there is to do.
+/// The minimum pause between two turns, however much there is to do.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// What lasts is said again so often.
+/// The interval at which a lasting condition is logged again.
 const SAY_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
@@ -38,7 +38,7 @@ pub enum Error {
     NotAlone { node: NodeId, name: String, address: String },
 }
 
-/// What the loop feeds.
+/// The channels that the loop feeds.
 pub(super) struct Outputs {
     pub board: Board,
     pub trust: TrustSource,
@@ -53,24 +53,24 @@ pub(super) struct Keeper {
     heartbeats: Heartbeats,
     liveness: Liveness,
     cut_off: CutOff,
-    /// Of a node without etcd.
+    /// The state of a node without etcd.
     alone: Option<Alone>,
-    /// Another node without etcd is waited for: this one writes no heartbeats yet.
+    /// The node waits for another node without etcd, and writes no heartbeats yet.
     is_waiting: bool,
     waits_for: Option<NodeId>,
     must_look_again: bool,
     counter: i64,
-    /// The last beat that succeeded, and when it was sent.
+    /// The last heartbeat that succeeded, and when it was sent.
     last: Option<(Beat, Monotonic)>,
     is_cut_off: bool,
     has_left: bool,
-    /// In a row, and why the last one failed.
+    /// The number of failures in a row. `failure` is the reason of the last one.
     failures: u32,
-    /// When the first of them failed, if Postgres was away then.
+    /// The time of the first of these failures, if Postgres was away then.
     away_since: Option<Monotonic>,
     failure: String,
     is_wedged: bool,
-    /// Says that claims fail.
+    /// Throttles the log line that claims fail.
     failing_said: Throttle,
     is_offset: bool,
 }
@@ -115,7 +115,7 @@ impl Keeper {
     /// Runs until `stopping`. Fails only when this node must not run beside another one.
     pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
         let mut leaver: Option<oneshot::Sender<bool>> = None;
-        // What is missing is known before the first heartbeat.
+        // The missing requirements are known before the first heartbeat.
         self.show_state(clock::monotonic());
         loop {
             let began_at = clock::monotonic();
@@ -132,14 +132,14 @@ impl Keeper {
                     self.has_left = true;
                     leaver = Some(done);
                 }
-                // Somebody came or went: read the heartbeats now.
+                // A member came or went: read the heartbeats now.
                 () = changed(self.parts.etcd.as_mut().map(|(_, view)| view)) => {}
                 () = clock::sleep(pause) => {}
             }
         }
     }
 
-    /// One heartbeat and what follows from it.
+    /// Performs one heartbeat and its consequences.
     async fn turn(&mut self) -> Result<(), Error> {
         if self.is_standing_still() {
             self.liveness.read_failed();
@@ -158,7 +158,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// True while this node is wedged: then nothing is written, and others take over.
+    /// Returns true while this node is wedged. It then writes no heartbeats, and other nodes take
+    /// over.
     fn is_standing_still(&mut self) -> bool {
         let wedged = self.parts.progress.wedged(clock::monotonic());
         if wedged.is_some() != self.is_wedged {
@@ -177,15 +178,16 @@ impl Keeper {
         self.is_wedged
     }
 
-    /// False before the claim loops turn, and while claims, settles, or looking after batches, fail
-    /// here and may succeed elsewhere.
+    /// Returns false before the claim loops turn. Also returns false while claims, settles or the
+    /// care of batches fail here but may succeed on other nodes.
     fn may_claim(&self) -> bool {
         let (progress, now) = (&self.parts.progress, clock::monotonic());
         let failing = [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
         progress.has_begun() && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
     }
 
-    /// Says that claims fail, again and again while they do, and why this node is not ready.
+    /// Logs repeatedly that claims fail, while they do. Returns the reason why this node is not
+    /// ready.
     fn failing_claims(&mut self, now: Monotonic) -> Option<NotReady> {
         let Some(failing) = self.parts.progress.failing(now) else {
             if self.failing_said.reset() {
@@ -201,8 +203,8 @@ impl Keeper {
         Some(NotReady { what: Requirement::Claims, why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
     }
 
-    /// Reads the clock, then writes this node's heartbeat and reads the others'; while it waits to
-    /// be alone it only reads.
+    /// Reads the clock, then writes this node's heartbeat and reads those of the others. While the
+    /// node waits to be alone, it only reads.
     async fn exchange(&mut self) -> Result<(Answer, Exchange), postgres::Error> {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
@@ -271,7 +273,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Decides who lives, and has Postgres know who does not.
+    /// Decides which nodes live, and declares the others dead in Postgres.
     async fn decide(&mut self, answer: &Answer) -> Decision {
         let etcd = self.etcd_view();
         let mut decision = self.liveness.decide(&etcd);
@@ -285,14 +287,14 @@ impl Keeper {
                     let name = answer.rows.iter().find(|row| row.node == node).map(|row| row.name.as_str());
                     tracing::warn!(%node, name, "declared dead: its heartbeat stands still");
                 }
-                // Somebody else was quicker, or it has beaten since: the next read tells, and
-                // follows at once.
+                // Another node was quicker, or the heartbeat has changed since. The next read
+                // tells, and follows at once.
                 Ok(false) => {
                     self.liveness.spare(node);
                     self.must_look_again = true;
                 }
-                // The heartbeats were read all the same: what they say stands, and this is tried
-                // again at the next ones.
+                // The heartbeats that were read stay valid. The declaration is retried with the
+                // next ones.
                 Err(error) => {
                     tracing::warn!(%node, error = chain(&error), "a node that is dead could not be declared so; it is tried again");
                 }
@@ -304,8 +306,8 @@ impl Keeper {
         decision
     }
 
-    /// The nodes among which the shards are divided; none while another node without etcd is waited
-    /// for.
+    /// Returns the nodes that share the shards: none while this node waits for another node without
+    /// etcd.
     fn assignable(&mut self, answer: &Answer, decision: &Decision, at: Exchange) -> Result<Vec<NodeId>, Error> {
         let own = self.last.as_ref().filter(|(beat, _)| !beat.has_left).map(|(beat, _)| (beat.node, beat.can_publish));
         let Some(alone) = &mut self.alone else {
@@ -333,8 +335,8 @@ impl Keeper {
         Ok(own.map(|(node, _)| node).into_iter().collect())
     }
 
-    /// Ends the session of a node that is cut off from Postgres: the others then need not wait for
-    /// three TTL.
+    /// Ends the session of a node that is cut off from Postgres, so that the other nodes need not
+    /// wait for three TTL.
     fn keep_session(&self, now: Monotonic) {
         let Some((session, _)) = &self.parts.etcd else { return };
         match &self.last {
@@ -369,7 +371,7 @@ impl Keeper {
             };
             missing.push(NotReady { what, why });
         }
-        // Without Postgres claims fail as well, and that is said already.
+        // Without Postgres claims fail as well, and the log says so already.
         if self.failures == 0 {
             missing.extend(self.failing_claims(now));
             let progress = &self.parts.progress;
@@ -434,8 +436,8 @@ impl Keeper {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Until the next turn: a sixth of a TTL after the last one began, or when somebody may be
-    /// stale; after a failure soon, for trust runs out.
+    /// Returns the pause until the next turn: a sixth of a TTL after the last one began, or earlier
+    /// when a node may be stale. After a failure the pause is short, because trust runs out.
     fn pause(&mut self, began_at: Monotonic, now: Monotonic) -> Duration {
         let ttl = self.settings.ttl;
         if self.failures > 0 {
@@ -451,7 +453,7 @@ impl Keeper {
 
     fn etcd_view(&self) -> EtcdView {
         match (&self.parts.etcd, self.members()) {
-            // Without etcd nobody has a key: a TTL is enough.
+            // Without etcd no node has a key: one TTL is enough.
             (None, _) => EtcdView::Known([].into()),
             (Some(_), None) => EtcdView::Away,
             (Some(_), Some(members)) => EtcdView::Known(members.into_keys().collect()),

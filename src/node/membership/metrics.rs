@@ -1,4 +1,4 @@
-//! What the membership shows of itself.
+//! Metrics of the membership.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,8 +1,8 @@
-//! Publish: hand records to Kafka and learn their outcome.
+//! Publishes: hands records to Kafka and learns their delivery outcome.
 //!
-//! A record goes to a producer with a *correlation_id*, which names the slot of its batch and its
-//! place in it. Its report comes back with the correlation_id, on the producer's own thread, which
-//! is never blocked: see [`Reports`].
+//! A record goes to a producer with a *correlation id*, which names the slot of its batch and its
+//! place in the batch. The delivery report carries the same correlation id. It arrives on the
+//! producer's own thread, which is never blocked: see [`Reports`].
 
 mod line;
 mod reports;
@@ -21,22 +21,23 @@ use crate::node::in_flight::batches::InFlightBatch;
 
 pub use self::reports::Reports;
 
-/// What became of handing a record over.
+/// The result of handing over a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handed {
-    /// It is with the producer, or its outcome is known already.
+    /// The producer has the record, or its outcome is known already.
     Over,
-    /// The producer's queue is full: try again soon.
+    /// The producer's queue is full. Try again soon.
     Full,
 }
 
-/// The way out for records.
+/// Hands records to Kafka.
 pub struct Publisher {
     pub reports: Arc<Reports>,
     fence: Arc<Fence>,
     maker: Arc<Maker>,
     together: Line,
-    /// For records whose batch was refused: made when that happens for the first time.
+    /// The line for records whose Kafka batch was refused. It is made when that happens for the
+    /// first time.
     alone: OnceLock<Line>,
 }
 
@@ -47,6 +48,8 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
+    /// Makes a publisher. Its line connects in the background.
+    ///
     /// # Errors
     /// When the settings for Kafka are wrong.
     pub fn new(
@@ -61,12 +64,12 @@ impl Publisher {
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
 
-    /// False while this node does not know whether its batches are still its own.
+    /// Returns false while this node does not know whether its batches are still its own.
     pub fn may_publish(&self) -> bool {
         self.fence.may_publish()
     }
 
-    /// Hands the record of a task to the producer; `now`, by the cluster's clock, will be its time.
+    /// Hands the record of a task to the producer. `now`, by the cluster's clock, becomes its time.
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         self.hand_over(&self.together.current(), held, index, now)
     }
@@ -83,7 +86,8 @@ impl Publisher {
                 Handed::Over
             }
             Err(SendError::Full) => Handed::Full,
-            // It takes nothing any more and is about to be replaced: its successor gets the record.
+            // The producer takes no more records and is about to be replaced. Its successor gets
+            // the record.
             Err(SendError::Failed(_)) if producer.inner.fatal().is_some() => Handed::Full,
             Err(SendError::Failed(failed)) => {
                 self.reports.failed(Arc::clone(held), index, failed, false);
@@ -92,8 +96,8 @@ impl Publisher {
         }
     }
 
-    /// Hands over alone the records whose batch was refused. Those that do not fit in, or are not
-    /// due any more since the clock was set back, come next time.
+    /// Hands over alone the records whose Kafka batch was refused. Records that do not fit in, or
+    /// are no longer due because the clock was set back, follow next time.
     ///
     /// # Errors
     /// When the producer for them cannot be made.
@@ -124,11 +128,10 @@ impl Publisher {
         std::iter::once(&self.together).chain(self.alone.get())
     }
 
-    /// Makes new producers in the place of those that have failed for good, or that nobody answers
-    /// though Kafka is there.
+    /// Replaces producers that have failed for good, or that get no answer although Kafka is there.
     ///
     /// # Errors
-    /// When no new producer can be made; the other one had its turn all the same.
+    /// When no new producer can be made. The other line has had its turn all the same.
     pub async fn mend(&self) -> Result<(), kafka::Error> {
         let mut outcome = Ok(());
         for line in self.lines() {
@@ -137,24 +140,24 @@ impl Publisher {
         outcome
     }
 
-    /// Takes back what waits to be sent because some of it has waited for the publish deadline:
-    /// each record comes out with a report, is deferred if it is that old, and handed over again
-    /// else.
+    /// Takes back the records that wait to be sent, because some of them have waited for the
+    /// publish deadline. Each record gets a delivery report. A record that old is deferred, a
+    /// younger one is handed over again.
     pub fn take_back_overdue(&self) {
         for line in self.lines() {
             line.take_back_overdue();
         }
     }
 
-    /// How Kafka takes records just now; and for how long brokers hold them back, if this node is
-    /// over a quota.
+    /// Returns the pace at which Kafka takes records, and for how long brokers delay them if this
+    /// node is over a quota.
     pub fn pace(&self) -> (Pace, Option<Duration>) {
         let paces = self.lines().map(Line::pace);
         paces.max_by_key(|(pace, throttle)| (*pace, *throttle)).unwrap_or_default()
     }
 
-    /// Takes back what the producers hold: each record comes out with a report and is handed over
-    /// again, if its batch is still this node's.
+    /// Takes back all records of the producers. Each record gets a delivery report, and is handed
+    /// over again if its batch is still this node's.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -166,15 +169,14 @@ impl Publisher {
         outcome
     }
 
-    /// Closes the producers that were replaced and have nothing left to report. To be called now
-    /// and then.
+    /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub async fn tidy(&self) {
         for line in self.lines() {
             line.tidy().await;
         }
     }
 
-    /// True when the reports of a producer do not come any more.
+    /// Returns true when the delivery reports of a producer have stopped.
     pub fn is_deaf(&self) -> bool {
         self.lines().any(Line::is_deaf)
     }

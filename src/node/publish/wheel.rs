@@ -1,9 +1,9 @@
-//! The inner wheel: holds what is claimed until its due millisecond, then publishes it.
+//! The inner wheel: it keeps claimed tasks until their due millisecond, then publishes them.
 //!
-//! It lives on a thread of its own, with a runtime of its own, so that no other work of the node
-//! delays it. A `DelayQueue` holds one entry per due millisecond of a batch (a *slice* of tasks),
-//! and hands it out a little early; an exact timer waits out the rest. Before a record is handed
-//! over, the cluster's clock is read again: never early comes first.
+//! The wheel has its own thread and runtime, so that no other work of the node delays it. A
+//! `DelayQueue` holds one entry per due millisecond of a batch (a *slice* of tasks), and releases
+//! it a little early. An exact timer waits for the rest of the time. The cluster's clock is read
+//! again before a record is handed over: being never early comes first.
 
 mod near;
 mod slice;
@@ -27,28 +27,28 @@ use crate::clock::ClusterClock;
 use crate::node::in_flight::batches::InFlightBatch;
 use crate::shutdown::Tasks;
 
-/// Batches on their way to the wheel. What waits here is held already, and bounded by what may be
-/// held.
+/// The capacity of the queue to the wheel. Batches in it are in flight already, so the in-flight
+/// limits apply to them.
 const QUEUE_MAX: usize = 1_024;
-/// How soon a producer that was full, or a fence that was closed, is tried again.
+/// The pause after which a full producer, or a closed fence, is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Where batches enter the wheel.
+/// The entrance to the wheel.
 #[derive(Clone, Debug)]
 pub struct Entrance {
     sender: mpsc::Sender<Arc<InFlightBatch>>,
 }
 
 impl Entrance {
-    /// Hands a batch to the wheel; waits while its queue is full. False when the wheel has ended:
-    /// the batch is on the registry, unsettled, for others to adopt.
+    /// Hands a batch to the wheel, and waits while its queue is full. Returns false when the wheel
+    /// has ended: the batch is in the registry, unsettled, for other nodes to adopt.
     pub async fn put(&self, held: Arc<InFlightBatch>) -> bool {
         self.sender.send(held).await.is_ok()
     }
 }
 
 /// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its
-/// slice at the latest, never before its due time.
+/// slice at the latest, and never before its due time.
 ///
 /// # Errors
 /// When the thread, its runtime or its timer cannot be made.
@@ -107,7 +107,7 @@ impl Wheel {
         }
     }
 
-    /// How long until something is due; `None` when nothing is near.
+    /// Returns how long until the next slice is due, or `None` when no slice is near.
     fn next_wait(&self, is_stalled: bool) -> Option<Duration> {
         if is_stalled {
             return Some(RETRY);
@@ -122,7 +122,7 @@ impl Wheel {
         }
     }
 
-    /// Tasks whose record did not get through, and that are to be published once more.
+    /// Takes the tasks whose record was not published and must be handed over again.
     fn take_again(&mut self) {
         for (held, index) in self.publisher.reports.again.take() {
             self.keep(Slice::of_one(held, index));
@@ -135,18 +135,18 @@ impl Wheel {
         }
     }
 
-    /// What else has expired with a slice, so that those of one millisecond are due together also
-    /// when this thread is behind.
+    /// Takes all other slices that have expired by now. Slices of one millisecond are then due
+    /// together even when this thread is behind.
     fn keep_expired(&mut self) {
-        // Before anybody waits the queue is asked again, with the waker of who waits.
+        // The queue is polled again, with the waker of the waiting task, before the thread sleeps.
         let mut context = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(expired)) = self.queue.poll_expired(&mut context) {
             self.keep(expired.into_inner());
         }
     }
 
-    /// Publishes what is due, up to a bound; true when the producer takes no more just now, or may
-    /// not be given more.
+    /// Publishes due records, up to a limit. Returns true when the producer takes no more now, or
+    /// must not get more.
     fn publish_due(&mut self) -> bool {
         let Some(now) = self.clock.now() else { return false };
         if !self.near.ripen(now) {
@@ -164,7 +164,7 @@ async fn next_expired(queue: &mut DelayQueue<Slice>) -> Slice {
         if let Some(expired) = poll_fn(|context| queue.poll_expired(context)).await {
             return expired.into_inner();
         }
-        // Empty: the caller's condition keeps this from being asked for.
+        // The queue is empty. The caller's condition prevents this case.
         std::future::pending::<()>().await;
     }
 }

@@ -1,6 +1,6 @@
-//! Changes of dead letters, and of many tasks at once. Each is done in pieces that are committed
-//! one by one, so a call is bounded in rows and in time, and what it counts is what its own commits
-//! have changed.
+//! Changes dead letters, and many tasks at once. Each change is made in pieces that are committed
+//! one by one, so a call has limits in rows and in time. A call counts only the changes of its own
+//! commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::postgres::lists::dead_letters::{Change, DeadLetters};
 use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::postgres::tasks::cancel::GROUP_MAX;
 
-/// A call that has taken so long begins no further piece: it says how far it has come.
+/// A call that has taken this long begins no further piece, and reports its progress.
 const SPAN_MAX: Duration = Duration::from_secs(5);
 
-/// Answers what changes dead letters, or many tasks.
+/// Serves changes of dead letters, and of many tasks.
 #[derive(Debug)]
 pub struct Bulks {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
     pub shared: Arc<Shared>,
-    /// When a request must be answered. A call ends by itself at half of it, or its caller would
-    /// not learn what was done.
+    /// The deadline of a request. A call ends by itself at half of it: otherwise its caller would
+    /// not learn how much was done.
     pub request_deadline: Duration,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 struct Progress<'a> {
     bulk: &'a Bulk,
     begins_until: Monotonic,
@@ -63,8 +63,8 @@ impl<'a> Progress<'a> {
         clock::monotonic() < self.begins_until
     }
 
-    /// An error ends a call. What was done before it is done: unless the error leaves more in
-    /// doubt, the answer is that, and that there is more.
+    /// Ends the call with an error. Earlier pieces stay done. The answer reports them, and that
+    /// there is more, unless the error leaves more in doubt.
     fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
@@ -77,7 +77,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// A look that failed has changed nothing: what was done before it is certain.
+    /// Ends the call with a failed read. A read changes nothing, so the earlier pieces are certain.
     fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         if self.task_count == 0 { Err(trouble_of_look(error)) } else { Ok(self.with_more(searched_to)) }
@@ -95,12 +95,12 @@ impl<'a> Progress<'a> {
 }
 
 impl Bulks {
-    /// Withdraws all pending tasks that are meant, or counts them, up to the bound of a call.
+    /// Cancels all selected pending tasks, or counts them, up to the limit of a call.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         let selection = bulk.selection();
         let (mut progress, mut from) = (Progress::new(bulk, self.request_deadline), bulk.from);
         loop {
-            // Beyond the bound one more task is looked for.
+            // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
             let page = match self.look(&selection, from, limit).await {
                 Ok(page) => page,
@@ -145,8 +145,7 @@ impl Bulks {
         outcome
     }
 
-    /// Puts all dead letters that are meant back, or drops them, or counts them, up to the bound of
-    /// a call.
+    /// Redrives, drops or counts all selected dead letters, up to the limit of a call.
     pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         let (topic, all) = (&bulk.topic, bulk.selection().ids());
         let mut from = bulk.from;
@@ -155,8 +154,8 @@ impl Bulks {
         }
         let mut progress = Progress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
-        // Each piece begins behind the one before: what was put back may have died again, and under
-        // an old snapshot the index still has all that was changed.
+        // Each piece begins behind the one before: a redriven task may have died again, and under
+        // an old snapshot the index still has all the changed rows.
         while progress.room() > 0 {
             let changed = match self.dead_letters.change_some(change, topic, all.behind(from), progress.room()).await {
                 Err(error) if tries.again(&error) => continue,
@@ -173,9 +172,9 @@ impl Bulks {
                 return Ok(progress.with_more(from));
             }
         }
-        // Beyond the bound one more is looked for; and of what is dropped, one that was passed by,
-        // for somebody else had it in hand and may have left it. (What is put back may have died
-        // again: to begin anew with it would have no end.)
+        // One dead letter beyond the limit is looked for. When dead letters are dropped, the search
+        // also includes skipped ones: another transaction had them locked and may have left them.
+        // (A redriven task may have died again, so starting over with it would never end.)
         let passed_by = (change == Change::Drop).then_some((all, None));
         for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
             match self.dead_letters.ids(topic, rest, 1).await {
@@ -196,7 +195,7 @@ impl Bulks {
         Ok(BulkDone { task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX), has_more, searched_to })
     }
 
-    /// Puts one dead letter back.
+    /// Redrives one dead letter.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let redriven = change(|| self.dead_letters.redrive(id)).await?;
         Ok(redriven.map(|redriven| {
@@ -212,7 +211,7 @@ impl Bulks {
         Ok(dropped)
     }
 
-    /// Sees to it that new rows are claimed at once; answers how many they are.
+    /// Has the new rows claimed at once, and returns their number.
     fn put_back(&self, rows: &[TaskId]) -> u64 {
         self.shared.look_after(IdRange::spanning(rows.iter().copied()));
         let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
@@ -220,7 +219,7 @@ impl Bulks {
         count
     }
 
-    /// Counts what was dropped.
+    /// Counts dropped dead letters.
     fn dropped(&self, count: usize) -> u64 {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.shared.metrics.dead_letters_dropped.inc_by(count);
@@ -228,7 +227,7 @@ impl Bulks {
     }
 }
 
-/// Makes a change of one dead letter, again when it gave way.
+/// Changes one dead letter, and retries when the change gave way.
 async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Unavailable> {
     let mut tries = Tries::default();
     loop {

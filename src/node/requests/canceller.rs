@@ -1,4 +1,4 @@
-//! Cancels commit in groups by natural batching, like submits.
+//! Commits cancels in groups by group commit, like submits.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -20,10 +20,10 @@ use crate::postgres::tasks::cancel;
 use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 
-/// Ids of one statement.
+/// The maximum number of ids in one statement.
 const IDS_MAX: usize = 500;
-/// How long one group may take with what gives way to other transactions. A row that somebody has
-/// locked is told from its group by halves: nine times, 0.2 s each.
+/// How long one group may retry when it gives way to other transactions. A locked row is separated
+/// from its group by halves: nine times, 0.2 s each.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct Request {
     _shown: Counted,
 }
 
-/// Where cancels enter.
+/// The entrance for cancels.
 #[derive(Clone, Debug)]
 pub struct Canceller {
     sender: mpsc::Sender<Request>,
@@ -41,7 +41,7 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// `queue_max` cancels may wait.
+    /// Makes a canceller in whose queue `queue_max` cancels may wait.
     pub fn new(
         queue_max: usize,
         cancels: cancel::Canceller,
@@ -53,7 +53,7 @@ impl Canceller {
         (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, kept, metrics, stopping })
     }
 
-    /// Withdraws a task; shows it when this took it out.
+    /// Cancels a task. Returns the task when this call removed it.
     pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let (answer, answered) = oneshot::channel();
         let _shown = Counted::new(&self.metrics.cancel_queue, 1);
@@ -72,7 +72,7 @@ impl Canceller {
 pub struct Lane {
     receiver: mpsc::Receiver<Request>,
     cancels: cancel::Canceller,
-    /// Of the connection for cancels.
+    /// Keeps the connection for cancels open.
     kept: Kept,
     metrics: Metrics,
     stopping: CancellationToken,
@@ -104,8 +104,8 @@ impl Lane {
         }
     }
 
-    /// An answer for each id. What gave way to another transaction is tried again by halves, so
-    /// that one locked row does not hold up the others.
+    /// Cancels tasks, and returns an answer for each id. A group that gave way to another
+    /// transaction is retried by halves, so that one locked row does not hold up the others.
     async fn cancel(&mut self, ids: &[TaskId]) -> Vec<Result<Option<TaskView>, Unavailable>> {
         let mut answers: Vec<Result<Option<TaskView>, Unavailable>> = vec![Ok(None); ids.len()];
         let until = clock::monotonic().plus(GROUP_SPAN_MAX);
@@ -113,8 +113,8 @@ impl Lane {
         while let Some(piece) = pieces.pop_front() {
             let (cancelled, outcome) = self.cancels.cancel_group(&ids[piece.clone()]).await;
             self.metrics.cancelled.inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
-            // What was cancelled is, also when not all of it was done; a repetition does not find
-            // it any more.
+            // Tasks that were cancelled are reported even when the rest failed: a repetition would
+            // not find them any more.
             for (answer, cancelled) in answers[piece.clone()].iter_mut().zip(cancelled) {
                 if cancelled.is_some() {
                     *answer = Ok(cancelled);
@@ -124,12 +124,12 @@ impl Lane {
             let is_late = clock::monotonic() >= until;
             if matches!(error, Error::GaveWay { .. }) && !is_late {
                 tracing::debug!(error = chain(&error), ids = piece.len(), "cancelling again, by halves");
-                // Behind the others: what is not held up comes first.
+                // The halves go behind the other pieces, which are not held up and come first.
                 let middle = piece.start + piece.len() / 2;
                 pieces.extend([piece.start..middle, middle..piece.end].into_iter().filter(|half| !half.is_empty()));
                 continue;
             }
-            // When time is up, or Postgres is away, it is so for all that is left.
+            // When time is up, or Postgres is away, this applies to all pieces that are left.
             for piece in pieces.drain(..).chain([piece]) {
                 answers[piece]
                     .iter_mut()

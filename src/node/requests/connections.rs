@@ -1,9 +1,9 @@
-//! The connections to Postgres without which a caller would be turned away: opened at the start,
-//! kept open, and shown.
+//! Keeps the connections to Postgres open without which callers would be turned away, and shows
+//! their state.
 //!
-//! A connection that is opened at its first use may find none left, long after the node has said
-//! that it is ready. So whoever owns one looks at it every two seconds, whether it is used or not,
-//! and opens it again when it is gone.
+//! A connection that is opened at its first use may find none free, long after the node has
+//! reported ready. The owner of a connection therefore checks it every two seconds, whether it is
+//! used or not, and opens it again when it is gone.
 
 use std::fmt;
 use std::future::Future;
@@ -22,19 +22,19 @@ use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::replace::Replaces;
 use crate::shutdown::Failure;
 
-/// How often a connection is looked at: a third of what a load balancer takes for three probes.
+/// The interval of checks: a third of the time in which a load balancer makes three probes.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How often one that could not be opened is tried again.
+/// The pause before a failed attempt to open a connection is retried.
 const RETRY: Duration = Duration::from_millis(500);
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
-/// Why each of them is not open; `None` for one that is.
+/// The reason why each connection is not open, or `None` for an open one.
 #[derive(Clone, Debug, Default)]
 pub struct Connections(Arc<Mutex<Vec<Option<String>>>>);
 
 impl Connections {
-    /// One more, which is missing until it is shown to be open.
+    /// Adds a connection, which is missing until it is shown to be open.
     pub fn keep(&self) -> Kept {
         let index = self.with(|all| {
             all.push(Some("a connection that callers need is being opened".to_owned()));
@@ -43,7 +43,7 @@ impl Connections {
         Kept { all: self.clone(), index, timer: Box::pin(async {}) }
     }
 
-    /// What is missing while one of them cannot be opened.
+    /// Returns the missing requirement while one of the connections cannot be opened.
     pub fn missing(&self) -> Option<NotReady> {
         self.with(|all| {
             let mut whys: Vec<&str> = all.iter().filter_map(Option::as_deref).collect();
@@ -57,7 +57,7 @@ impl Connections {
     }
 }
 
-/// A connection, or the first of some, that its owner keeps open.
+/// A connection, or the first of several, that its owner keeps open.
 pub struct Kept {
     all: Connections,
     index: usize,
@@ -65,8 +65,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Waits until the connection is to be looked at; the first time is at once. After it comes
-    /// `show`.
+    /// Waits until the connection must be checked. The first check is at once. The caller calls
+    /// `show` afterwards.
     pub async fn due(&mut self) {
         self.timer.as_mut().await;
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// Those that callers share.
+/// The connections that callers share.
 #[derive(Debug)]
 pub struct Pools {
     pub look_up: Arc<LookUp>,
@@ -98,7 +98,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Keeps one connection of each open until the node stops.
+    /// Keeps one connection of each kind open until the node stops.
     pub async fn keep(self, connections: Connections, stopping: CancellationToken) -> Result<(), Failure> {
         let [mut look_up, mut names, mut replaces] = [(); 3].map(|()| connections.keep());
         let keeping = async {
@@ -123,7 +123,7 @@ impl Pools {
                 },
             );
         };
-        // On the heap: three connections that are being made are large.
+        // The future is on the heap, because three connections under construction are large.
         stopping.run_until_cancelled(Box::pin(keeping)).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What people ask about many tasks: lists of them, and how many there are.
+//! Answers questions about many tasks: lists of them, and their numbers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::postgres::lists::counts::{Counted, Counter};
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
 
-/// Topics that are counted one by one in an answer, the largest.
+/// The maximum number of topics that an answer counts one by one: the largest ones.
 const TOPICS_MAX: usize = 1000;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Answers what only reads.
+/// Serves requests that only read.
 #[derive(Debug)]
 pub struct Lists {
     pub listing: Arc<Listing>,
@@ -40,8 +40,8 @@ impl Lists {
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
-    /// Whether any pending task or dead letter is for `topic`. `searched` is a list that has none
-    /// of it. `None`: a bounded search did not come to an end, or failed.
+    /// Returns whether any pending task or dead letter is for `topic`. `searched` is a list that
+    /// has none of it. `None` means that a limited search did not reach its end, or failed.
     pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         let whole = Selection { topic: Some(topic.clone()), ..Selection::default() };
         for list in [List::DeadLetters, List::Tasks] {

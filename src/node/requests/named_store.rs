@@ -1,4 +1,4 @@
-//! Named tasks: each name of a topic has one task, the first that was submitted.
+//! Stores named tasks: each name of a topic has one task, the first that was submitted.
 //!
 //! ```text
 //!   insert, on conflict do nothing ──won──▶ new: stored, or claimed, by the same statement
@@ -25,10 +25,10 @@ use crate::postgres::Error;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::submit_named::{Group, NamedSubmits};
 
-/// A name that expires just when it is asked for is tried again; more often than this it cannot be
-/// chance.
+/// The maximum number of rounds when a name expires just when it is used. More cannot be chance.
 const ROUNDS_MAX: usize = 5;
-/// Between two rounds: the sweep of expired names has a thousand of them locked for about so long.
+/// The pause between two rounds. The sweep of expired names keeps a thousand of them locked for
+/// about so long.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Stores tasks that have a name.
@@ -40,16 +40,16 @@ pub struct NamedStore {
 }
 
 impl NamedStore {
-    /// Stores those of `tasks` whose name is new, and answers for each, in order.
+    /// Stores the tasks whose name is new, and returns an answer for each of `tasks`, in order.
     ///
     /// # Errors
-    /// When nothing is known of any of them. What fails later is the answer of those alone that
-    /// nothing is known of yet: the others are stored.
+    /// When none of them has an answer. A later error is the answer only of the tasks that have
+    /// none yet: the others are stored.
     pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         clamp(tasks, self.shared.now());
         let leaders = leaders(tasks);
-        // In the order of the names everywhere: in another one, two groups would wait for each
-        // other.
+        // Every statement takes the names in the same order: otherwise two groups would wait for
+        // each other.
         let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
         open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
         let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
@@ -66,14 +66,14 @@ impl NamedStore {
                     return Err(error);
                 }
                 refusal = refusal_of(&error);
-                // Another task has the id of one of them.
+                // Another task has the id of one of these tasks.
                 if error.is_of_an_id() {
                     for index in &open {
                         put_in_order(&self.shared, [&mut tasks[*index]]);
                     }
                     continue;
                 }
-                // What gave way to another transaction is tried again.
+                // A round that gave way to another transaction is retried.
                 if matches!(error, Error::GaveWay { .. }) {
                     continue;
                 }
@@ -87,8 +87,8 @@ impl NamedStore {
         Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers).ok_or_else(|| refusal.clone())).collect())
     }
 
-    /// Stores those of the `open` tasks whose name is new, and looks up the others; what is still
-    /// `open` then has to be tried again, or is what failed.
+    /// Stores the `open` tasks whose name is new, and looks up the others. Afterwards, `open` holds
+    /// the tasks that must be retried, or that failed.
     async fn round(&mut self, tasks: &[NewTask], open: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
         let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
         let stored = self.insert(&group).await?;
@@ -103,8 +103,8 @@ impl NamedStore {
         self.find(tasks, open, answers).await
     }
 
-    /// Stores or claims the tasks whose name is new: their states; `None` for those whose name is
-    /// taken.
+    /// Stores or claims the tasks whose name is new, and returns their states. A task whose name is
+    /// taken gets `None`.
     async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
         let shared = Arc::clone(&self.shared);
         let sorter = Sorter::new(&shared, shared.now());
@@ -146,7 +146,7 @@ impl NamedStore {
         Ok(tasks.iter().zip(places).map(|(task, place)| won.contains(&task.id).then(|| state(place))).collect())
     }
 
-    /// What was claimed goes on the wheel; what is due soon is not left to chance.
+    /// Puts claimed tasks on the wheel, and has tasks that are due soon claimed now.
     async fn take_on(&self, tasks: &[&NewTask], places: &[Place], won: &HashSet<TaskId>, batch: Option<BatchId>) {
         let winners = |wanted: Place| -> Vec<&NewTask> {
             let each = tasks.iter().zip(places).filter(|(task, place)| **place == wanted && won.contains(&task.id));
@@ -154,7 +154,7 @@ impl NamedStore {
         };
         self.shared.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
         let Some(batch) = batch else { return };
-        // In the order of the statement's arrays.
+        // The tasks are in the order of the statement's arrays.
         let claimed = winners(Place::Claimed);
         if claimed.is_empty() {
             self.shared.in_flight.forget(batch);
@@ -163,7 +163,7 @@ impl NamedStore {
         }
     }
 
-    /// Answers for those of the `lost` whose name is known, and leaves the others in it.
+    /// Answers the `lost` tasks whose name is known, and leaves the others in `lost`.
     async fn find(&self, tasks: &[NewTask], lost: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
         if lost.is_empty() {
             return Ok(());
@@ -190,7 +190,7 @@ fn key_of(task: &NewTask) -> (&str, &str) {
     (task.record.topic.as_str(), task.name.as_ref().map_or("", |name| name.as_str()))
 }
 
-/// For each task the first one with its name.
+/// Returns, for each task, the first task with the same name.
 fn leaders(tasks: &[NewTask]) -> Vec<usize> {
     let mut firsts = std::collections::HashMap::with_capacity(tasks.len());
     tasks.iter().enumerate().map(|(index, task)| *firsts.entry(key_of(task)).or_insert(index)).collect()

@@ -1,4 +1,4 @@
-//! Where a new task goes: into a batch at once, to its leaf, or to the far table.
+//! Decides where a new task goes: into a batch at once, to its leaf, or to the far table.
 
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
@@ -6,7 +6,7 @@ pub use crate::engine::placing::Place;
 use crate::node::shared::Shared;
 use crate::postgres::Error;
 
-/// What decides about the tasks of one group.
+/// The facts that decide about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Sorter<'a> {
     shared: &'a Shared,
@@ -19,13 +19,13 @@ impl<'a> Sorter<'a> {
         Self {
             shared,
             may_claim: shared.fence.may_claim() && shared.in_flight.has_room_on_insert(),
-            // Before the first look at the leaves everything goes to the far table; the mover
-            // brings it back.
+            // Before the first look at the leaves, all tasks go to the far table. The mover brings
+            // them back.
             rule: placing::Rule::new(now, shared.cluster.window, shared.leaves.end().unwrap_or_default()),
         }
     }
 
-    /// The same for what could not be claimed: nothing is.
+    /// Returns the same rule without claims, for a group that could not be claimed.
     pub fn without_claims(self) -> Self {
         Self { may_claim: false, ..self }
     }
@@ -35,20 +35,21 @@ impl<'a> Sorter<'a> {
         self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
     }
 
-    /// The table that a task belongs in when it is not claimed.
+    /// Returns the table for a task that is not claimed.
     pub fn table_of(&self, task: &NewTask) -> Place {
         self.rule.table_of(task.id.due_at())
     }
 }
 
-/// True when a claim on insert took no effect, and may be what failed: a lock on the execlog, or a
-/// partition of it that is missing. Tables of tasks may well take what their execlog does not.
+/// Returns true when a claim on insert took no effect and may have caused the error: a lock on the
+/// execlog, or a missing partition of it. The task tables may still accept the tasks when the
+/// execlog does not.
 pub fn may_do_without_claim(error: &Error) -> bool {
     matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
 }
 
-/// Gives tasks that are submitted now the ids under which they are stored: in their order, behind
-/// all that this node was given before.
+/// Assigns ids to tasks that are submitted now: in their order, behind all tasks that this node was
+/// given before.
 pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {
@@ -57,7 +58,7 @@ pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut
     }
 }
 
-/// What is overdue is due now: a leaf of the past may be retired already.
+/// Makes overdue tasks due now, because a leaf of the past may be retired already.
 pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
     for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
         task.id = task.id.due_at_least(now.floor_millis());

@@ -1,5 +1,5 @@
-//! Replacements by name: what is pending is withdrawn and another task takes its place; what is
-//! claimed stays.
+//! Replaces tasks by name: a pending task is cancelled and another one takes its place. A claimed
+//! task stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use crate::postgres::tasks::names::Entry;
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 use crate::postgres::tasks::replace::{Replacement, Replaces};
 
-/// Waits between looks at a task that is being moved.
+/// The pause between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);
-/// So many looks at a task that stands in a table and cannot be taken out: an earlier attempt of it
+/// The number of looks at a task that is in a table but cannot be removed: an earlier attempt of it
 /// may be in the topic.
 const LOOKS_MAX: usize = 3;
-/// Others may replace the same name, or give way to it, so often.
+/// The maximum number of tries when other requests replace the same name, or the call gives way to
+/// them.
 const TRIES_MAX: usize = 10;
 
 /// Replaces tasks by their names.
@@ -32,8 +33,7 @@ pub struct Replacer {
     pub replaces: Arc<Replaces>,
 }
 
-/// What is known of the task that a name stands for, once it was not found where it could be taken
-/// out.
+/// The state of a name's task that was not found where it could be removed.
 enum Finding {
     Final,
     TooLate(Placed),
@@ -41,8 +41,8 @@ enum Finding {
 }
 
 impl Replacer {
-    /// Puts a named task in the place of the one that its name stands for, unless it is too late
-    /// for that, or `condition` does not allow it.
+    /// Replaces the task of a name by the given task, unless it is too late for that or `condition`
+    /// does not allow it.
     pub async fn replace(&self, mut task: NewTask, condition: &Precondition, look_up: &LookUp) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
@@ -73,7 +73,7 @@ impl Replacer {
         Err(Refusal::ServerAway { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
     }
 
-    /// Cancels the task that a name stands for, if `condition` allows it.
+    /// Cancels the task of a name, if `condition` allows it.
     pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         loop {
@@ -105,7 +105,7 @@ impl Replacer {
 async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, Refusal> {
     let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
     Ok(match view {
-        // Nothing is known of it any more: it has been final for longer than receipts are kept.
+        // No trace of the task is left: it has been final for longer than receipts are kept.
         None => Finding::Final,
         Some(view) => match view.state {
             TaskState::Published | TaskState::Cancelled | TaskState::Dead => Finding::Final,

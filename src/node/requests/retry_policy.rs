@@ -1,21 +1,22 @@
-//! What follows when Postgres fails a call: another try, or what the caller is told. The only place
-//! where one of its errors becomes a word of the service.
+//! Decides what follows when Postgres fails a call: a retry, or an answer to the caller. Only this
+//! module translates an error of Postgres into an answer of the service.
 
 use crate::error_chain::chain;
 use crate::node::messages::{Refusal, Unavailable};
 use crate::postgres::Error;
 
-/// What gives way to other transactions is tried so often in all.
+/// The total number of tries for a call that gives way to other transactions.
 const TRIES_MAX: usize = 5;
 
-/// How often a call has given way to other transactions.
+/// Counts how often a call has given way to other transactions.
 #[derive(Debug, Default)]
 pub struct Tries {
     gave_way_count: usize,
 }
 
 impl Tries {
-    /// True when what failed with `error` is to be tried again: it gave way, and not too often.
+    /// Returns true when a call that failed with `error` must be retried: it gave way, and not too
+    /// often.
     pub fn again(&mut self, error: &Error) -> bool {
         if !matches!(error, Error::GaveWay { .. }) {
             return false;
@@ -33,7 +34,7 @@ impl Tries {
     }
 }
 
-/// What the submitter of a task is told when Postgres did not store it.
+/// Returns the refusal for a task that Postgres did not store.
 pub fn refusal_of(error: &Error) -> Refusal {
     let reason = chain(error);
     match error {
@@ -43,18 +44,19 @@ pub fn refusal_of(error: &Error) -> Refusal {
     }
 }
 
-/// The same of a look on the way to a submit: it changes nothing, answered or not.
+/// Returns the refusal for a failed read on the way to a submit. A read changes nothing, answered
+/// or not.
 pub fn refusal_of_look(error: &Error) -> Refusal {
     Refusal::ServerAway { reason: chain(error) }
 }
 
-/// What is told of a change that failed.
+/// Returns the answer for a failed change.
 pub fn trouble_of(error: &Error) -> Unavailable {
     let reason = chain(error);
     if error.is_unknown() { Unavailable::Unknown { reason } } else { Unavailable::ServerAway { reason } }
 }
 
-/// What is told of a look that failed: it has either an answer or none.
+/// Returns the answer for a failed read, which has either a result or none.
 pub fn trouble_of_look(error: &Error) -> Unavailable {
     Unavailable::ServerAway { reason: chain(error) }
 }

@@ -1,4 +1,4 @@
-//! What a node does for its API.
+//! The service that a node offers to its API.
 
 #[cfg(test)]
 pub mod model;
@@ -11,7 +11,7 @@ use crate::node::messages::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Requirement, NotReady, Placed, Refusal, Unavailable, Verdict,
 };
 
-/// What a node does for its API. Cheap to clone.
+/// The service that a node offers to its API. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Service {
     backing: Backing,
@@ -25,8 +25,8 @@ enum Backing {
     Model(Arc<model::Model>),
 }
 
-/// The task_service opens when the node has found its servers; until then callers are told what is
-/// missing.
+/// The task service opens when the node has found its servers. Until then, callers get the missing
+/// requirements.
 #[derive(Debug)]
 struct Front {
     task_service: OnceLock<TaskService>,
@@ -49,8 +49,8 @@ impl Front {
     }
 }
 
-/// Asks the task_service; an `Unavailable` while it is not open yet. In tests of the API: asks the
-/// model.
+/// Asks the task service, or returns an `Unavailable` while it is not open yet. Tests of the API
+/// ask the model.
 macro_rules! ask {
     ($self:ident.$method:ident($($argument:expr),*), $refusal:ident) => {
         match &$self.backing {
@@ -72,7 +72,7 @@ impl Default for Service {
 }
 
 impl Service {
-    /// Says what the node is waiting for while it starts.
+    /// Shows the requirements for which the node waits while it starts.
     pub fn waits_for(&self, missing: Vec<NotReady>) {
         match &self.backing {
             Backing::Node(front) => *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing,
@@ -81,7 +81,7 @@ impl Service {
         }
     }
 
-    /// Opens the service; once.
+    /// Opens the service. Only one call is allowed.
     pub fn open(&self, task_service: TaskService) {
         match &self.backing {
             Backing::Node(front) => assert!(front.task_service.set(task_service).is_ok(), "a node starts once"),
@@ -95,8 +95,8 @@ impl Service {
         Self { backing: Backing::Model(model) }
     }
 
-    /// The cluster's clock for a request that arrives now, from above: what its `delay` counts
-    /// from. `None` while the time is not known.
+    /// Returns the upper bound of the cluster's clock for a request that arrives now: its `delay`
+    /// counts from this time. Returns `None` while the time is not known.
     pub fn arrival(&self) -> Option<Timestamp> {
         match &self.backing {
             Backing::Node(front) => front.task_service.get()?.arrival(),
@@ -105,7 +105,8 @@ impl Service {
         }
     }
 
-    /// Stores tasks of a request that arrived at `arrived_at`; one answer for each, in order.
+    /// Stores tasks of a request that arrived at `arrived_at`. Returns an answer for each task, in
+    /// order.
     pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
         match &self.backing {
             Backing::Node(front) => match front.open() {
@@ -117,7 +118,7 @@ impl Service {
         }
     }
 
-    /// Withdraws a task.
+    /// Cancels a task.
     pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
         ask!(self.cancel(id), Unavailable)
     }
@@ -126,8 +127,7 @@ impl Service {
         ask!(self.look_up(id), Unavailable)
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for, if `condition`
-    /// allows that one.
+    /// Replaces the task of a name by a draft with that name, if `condition` allows it.
     pub async fn replace(
         &self,
         draft: Draft,
@@ -137,30 +137,30 @@ impl Service {
         ask!(self.replace(draft, condition, arrived_at), Refusal)
     }
 
-    /// The task that a name stands for.
+    /// Returns the task of a name.
     pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
         ask!(self.look_up_named(topic, name), Unavailable)
     }
 
-    /// Withdraws the task that a name stands for, if `condition` allows it.
+    /// Cancels the task of a name, if `condition` allows it.
     pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
         ask!(self.cancel_named(topic, name, condition), Unavailable)
     }
 
-    /// Pending tasks, or dead letters, in the order of their due times, at most `limit`; `from` is
-    /// where the page before has ended.
+    /// Lists at most `limit` pending tasks, or dead letters, in the order of their due times.
+    /// `from` is the end of the previous page.
     pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
         ask!(self.list(list, selection, from, limit), Unavailable)
     }
 
-    /// How many tasks are pending, of one topic or of all.
+    /// Returns the number of pending tasks, of one topic or of all.
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
         ask!(self.counts(topic), Unavailable)
     }
 
-    /// Whether a topic of which a request has found nothing is there: Kafka has it, or tasks or
-    /// dead letters are for it. `None`: that cannot be told now. `searched` is a list that was
-    /// searched for it without any other filter, and has none.
+    /// Returns whether a topic exists for which a request has found no task: Kafka has it, or tasks
+    /// or dead letters are for it. `None` means that this cannot be told now. `searched` is a list
+    /// that was searched for the topic without any other filter, and has none.
     pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         match &self.backing {
             Backing::Node(front) => front.open().ok()?.knows_topic(topic, searched).await,
@@ -169,31 +169,34 @@ impl Service {
         }
     }
 
-    /// Withdraws all tasks that are meant, up to a bound.
+    /// Cancels all selected tasks, up to a limit.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         ask!(self.cancel_all(bulk), Unavailable)
     }
 
-    /// Puts a dead letter back: its task is due now. `None` when there is none.
+    /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
+    /// letter.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         ask!(self.redrive(id), Unavailable)
     }
 
-    /// Puts all dead letters that are meant back, up to a bound.
+    /// Redrives all selected dead letters, up to a limit.
     pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         ask!(self.redrive_all(bulk), Unavailable)
     }
 
-    /// Drops all dead letters that are meant, up to a bound.
+    /// Drops all selected dead letters, up to a limit.
     pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         ask!(self.drop_all_dead(bulk), Unavailable)
     }
 
-    /// Drops a dead letter, and answers what it was; `None` when there is none.
+    /// Drops a dead letter, and returns it. Returns `None` when there is no such dead letter.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         ask!(self.drop_dead(id), Unavailable)
     }
 
+    /// Returns the cluster as this node sees it.
+    ///
     /// # Errors
     /// While the node starts: it knows nothing of the cluster yet.
     pub async fn cluster(&self) -> Result<ClusterView, Unavailable> {
@@ -207,7 +210,8 @@ impl Service {
         }
     }
 
-    /// What keeps the node from being ready; empty when it is.
+    /// Returns the requirements that the node lacks to be ready. The list is empty when the node is
+    /// ready.
     pub fn missing(&self) -> Vec<NotReady> {
         match &self.backing {
             Backing::Node(front) => front.missing(),

@@ -1,5 +1,5 @@
-//! The service of a node: drafts are held against the clock, the topic and the bounds, and then
-//! stored, cancelled, looked up.
+//! The task service of a node: it checks drafts against the clock, the topic and the limits, and
+//! stores, cancels and looks up tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,30 +35,31 @@ use crate::postgres::tasks::names::{Entry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 
-/// Waits between looks at a task that is being moved.
+/// The pause between looks at a task that is being moved.
 const MOVING: Duration = Duration::from_millis(5);
-/// So many looks at a task that was neither cancelled nor found: it is being moved from one table
-/// to another.
+/// The number of looks at a task that was neither cancelled nor found: it is being moved from one
+/// table to another.
 const LOOKS_MAX: usize = 3;
-/// Others may replace the task of a name, while it is cancelled by this name, so often.
+/// The maximum number of times that other requests may replace the task of a name while it is
+/// cancelled by that name.
 const CANCELS_OF_NAME_MAX: usize = 10;
 
-/// How long an answer that found nothing waits to learn whether its topic exists: as long as a
-/// submit waits.
+/// How long an answer that found no task waits to learn whether its topic exists. A submit waits as
+/// long.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
-/// What is known of a topic, or why its drafts are refused.
+/// The facts about a topic, or the reason why its drafts are refused.
 type Facts = Result<TopicFacts, Refusal>;
 
 /// A draft with a name that cannot become a task.
 struct Refused {
-    /// Among the drafts.
+    /// Index among the drafts.
     index: usize,
     topic: TopicName,
     name: TaskName,
 }
 
-/// What the service of a node is made of.
+/// The parts of the task service.
 #[derive(Debug)]
 pub struct TaskService {
     pub shared: Arc<Shared>,
@@ -79,12 +80,12 @@ pub struct TaskService {
 }
 
 impl TaskService {
-    /// What the `delay` of a request that arrives now counts from.
+    /// Returns the time from which the `delay` of a request that arrives now counts.
     pub fn arrival(&self) -> Option<Timestamp> {
         self.shared.clock.arrival()
     }
 
-    /// Stores drafts; the answers are in their order.
+    /// Stores drafts. The answers are in their order.
     pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
         let answers = self.submit_all(drafts, arrived_at).await;
         self.shared.metrics.submits_refused.inc_by(refused_count(&answers));
@@ -127,22 +128,22 @@ impl TaskService {
             .map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(|| Err(Refusal::lost())))
             .collect();
         if !refused.is_empty() {
-            // On the heap, as below.
+            // The future is on the heap, as below.
             Box::pin(self.recall(&refused, &mut answers)).await;
         }
         answers
     }
 
-    /// A known name is answered with its task, also when the draft would be refused today: the
-    /// submit whose answer was lost was not. After the others are stored, for the name may have
-    /// been new to one of them.
+    /// Answers refused drafts whose name is known with the task of that name: an earlier submit
+    /// whose answer was lost may have been accepted. This runs after the others are stored, because
+    /// the name may have been new to one of them.
     async fn recall(&self, refused: &[Refused], answers: &mut [Result<Accepted, Refusal>]) {
         for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
             let names: Vec<(&str, &str)> = some.iter().map(|refused| (refused.topic.as_str(), refused.name.as_str())).collect();
             let known = match self.names.known(&names).await {
                 Ok(known) => known,
                 Err(error) => {
-                    // Whether they are known cannot be told, so they are not refused for good.
+                    // The names may or may not be known, so the drafts are not refused for good.
                     let refusal = refusal_of_look(&error);
                     let unsure = refused.iter().skip(chunk * TASKS_MAX);
                     unsure.for_each(|refused| answers[refused.index] = Err(refusal.clone()));
@@ -158,7 +159,7 @@ impl TaskService {
         }
     }
 
-    /// Holds a draft against the clock.
+    /// Checks a draft against the clock.
     fn check(&self, draft: Draft, arrived_at: Timestamp) -> Result<NewTask, Refusal> {
         let due_at = due_at_of(draft.due, arrived_at, self.delay_max)?;
         let random = (rand::random(), rand::random());
@@ -171,24 +172,25 @@ impl TaskService {
         Ok(facts)
     }
 
-    /// Before dead letters are put back: their topic may be there again, and be given up on all the
-    /// same.
+    /// Looks the topic up before its dead letters are redriven: it may exist again although it was
+    /// given up.
     async fn look_for(&self, topic: &TopicName) {
         if let Err(refusal) = self.facts(topic).await {
             tracing::debug!(%topic, ?refusal, "dead letters are put back for it");
         }
     }
 
-    /// Whether a draft fits its topic, and what is known of the topic then. A topic that a draft
-    /// does not fit is asked about anew: nobody is refused for good by a limit that was raised
-    /// since.
+    /// Checks a draft against its topic. Returns the facts about the topic, too. When a draft does
+    /// not fit, Kafka is asked again: a limit may have been raised, and an old one must not refuse
+    /// a draft for good.
     async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
         let facts = match facts {
             Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => return (Ok(facts), Ok(())),
             Ok(facts) => facts,
             Err(refusal) => return (Err(refusal.clone()), Err(refusal)),
         };
-        // On the heap: it is throttle asked, and would make the future of every submit larger.
+        // The future is on the heap: it is rarely needed, and would make the future of every submit
+        // larger.
         Box::pin(self.held_again(draft, facts)).await
     }
 
@@ -222,8 +224,7 @@ impl TaskService {
         results
     }
 
-    /// Puts a draft with a name in the place of the task that the name stands for, if `condition`
-    /// allows that one.
+    /// Replaces the task of a name by a draft with that name, if `condition` allows it.
     pub async fn replace(
         &self,
         draft: Draft,
@@ -249,12 +250,11 @@ impl TaskService {
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
         let task = self.check(draft, arrived_at)?;
-        // On the heap, for callers hold it in futures of their own.
+        // The future is on the heap, because callers keep it in futures of their own.
         Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
     }
 
-    /// The task that a name stands for: a name that has expired stands for none, unless its task is
-    /// still pending.
+    /// Returns the task of a name. An expired name has no task, unless its task is still pending.
     pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
         let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
         let view = self.look_up(entry.id).await?;
@@ -265,16 +265,16 @@ impl TaskService {
         if self.is_draining() { Err(Unavailable::Draining) } else { Ok(()) }
     }
 
-    /// Withdraws the task that a name stands for, if `condition` allows it. One that is replaced
-    /// meanwhile is not meant any more: the other is.
+    /// Cancels the task of a name, if `condition` allows it. When the task is replaced meanwhile,
+    /// its replacement is meant instead.
     pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
         self.takes_changes()?;
         for _try in 0..CANCELS_OF_NAME_MAX {
             let verdict = if condition.is_none() {
                 self.cancel_of_name(topic, name).await?
             } else {
-                // On the heap: it is throttle asked, and would make the future of every cancel
-                // larger.
+                // The future is on the heap: it is rarely needed, and would make the future of
+                // every cancel larger.
                 Box::pin(self.withdraw(topic, name, condition)).await?
             };
             match verdict {
@@ -294,8 +294,8 @@ impl TaskService {
         self.cancel(entry.id).await.map(Some)
     }
 
-    /// The entry is locked meanwhile, so that the task which `condition` allows is the one that is
-    /// withdrawn. `None`: it is being moved.
+    /// Cancels the task of a name. The entry is locked meanwhile, so that exactly the task that
+    /// `condition` allows is cancelled. `None` means that the task is being moved.
     async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Option<Verdict>, Unavailable> {
         Ok(match self.replacer.withdraw(topic, name, condition).await? {
             Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
@@ -309,7 +309,7 @@ impl TaskService {
         self.names.entry(topic, name).await.map_err(|error| trouble_of_look(&error))
     }
 
-    /// Withdraws a task.
+    /// Cancels a task.
     pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
         self.takes_changes()?;
         for _look in 0..LOOKS_MAX {
@@ -336,8 +336,8 @@ impl TaskService {
         self.lists.counts(topic).await
     }
 
-    /// See [`super::service::Service::knows_topic`]. Kafka is asked first, and not for long: it is
-    /// an aside of another answer.
+    /// Serves [`super::service::Service::knows_topic`]. Kafka is asked first, and for a short time
+    /// only, because the question is an aside of another answer.
     pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         match tokio::time::timeout(TOPIC_ASIDE_MAX, self.topics.look_up(topic)).await {
             Ok(Ok(_facts)) => Some(true),
@@ -346,7 +346,8 @@ impl TaskService {
         }
     }
 
-    // The futures of what follows go on the heap, for callers hold them in futures of their own.
+    // The futures of the following calls are on the heap, because callers keep them in futures of
+    // their own.
 
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
         self.takes_changes()?;
@@ -431,7 +432,7 @@ impl TaskService {
         topics.open().into_iter().take(UNAVAILABLE_SHOWN_MAX).map(shown).collect()
     }
 
-    /// As of this node's last heartbeat, and so much older now.
+    /// Returns the nodes as of this node's last heartbeat, with ages as of now.
     fn nodes(&self) -> Vec<NodeView> {
         let bulletin = self.bulletin.borrow();
         let passed = bulletin.heartbeat_sent_at.map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
@@ -442,23 +443,24 @@ impl TaskService {
         nodes
     }
 
-    /// What the node lacks to be ready; nothing: it is.
+    /// Returns the requirements that the node lacks to be ready. The list is empty when the node is
+    /// ready.
     pub fn missing(&self) -> Vec<NotReady> {
         let bulletin = self.bulletin.borrow().clone();
-        // Once etcd has been there its absence stops nothing: the node stays ready. Before the
-        // first heartbeat nobody has looked.
+        // Once etcd has been reached, its absence stops nothing and the node stays ready. Before
+        // the first heartbeat, etcd has not been checked.
         if bulletin.heartbeat_sent_at.is_some() && !bulletin.missing.iter().any(|missing| missing.what == Requirement::Etcd) {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
         let counts = |what: Requirement| what != Requirement::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
-        // The membership knows why there is no heartbeat, the fence that there is none.
+        // The membership knows why there is no heartbeat. The fence knows only that there is none.
         let mut missing: Vec<NotReady> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
         for more in self.shared.fence.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
             }
         }
-        // Without Postgres none can be opened, and that is said already.
+        // Without Postgres no connection can be opened, and the list says so already.
         if !missing.iter().any(|known| known.what == Requirement::Postgres) {
             missing.extend(self.connections.missing());
         }
@@ -470,13 +472,13 @@ impl TaskService {
     }
 }
 
-/// What a submit is told while the time is not known.
+/// Returns the refusal of a submit while the time is not known.
 fn no_time() -> Refusal {
     let reason = "Postgres has not told the time since this node began, or since its machine was suspended".to_owned();
     Refusal::ServerAway { reason }
 }
 
-/// Holds a draft, of so many bytes, against what its topic takes.
+/// Checks a draft of `size` bytes against the limits of its topic.
 fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
     let size_max = facts.record_bytes_max;
     if size > size_max {
@@ -495,10 +497,10 @@ fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
     }
 }
 
-/// When a task is due that a request asks for which arrived at `arrived_at`, from above: a delay is
-/// never shorter than asked. It is longer by what the bounds of the clock are apart, and up to the
-/// next whole millisecond. What may be asked for at most counts and is rounded like what is asked
-/// for.
+/// Returns the due time of a task whose request arrived at `arrived_at`, an upper bound: a delay is
+/// never shorter than requested. The delay is longer by the distance between the bounds of the
+/// clock, and is rounded up to the next whole millisecond. The maximum delay is counted and rounded
+/// in the same way.
 fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
     let due_at = match due {
         Due::At(at) => at,
@@ -507,9 +509,9 @@ fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Tim
     if due_at > arrived_at.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
 }
 
-/// A call for many tasks is an operator's act: the log has it.
+/// Logs a call for many tasks, because it is an act of an operator.
 fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Unavailable>) {
-    // Since the epoch, as a request may give them.
+    // Milliseconds since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] = [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
     let topic = &bulk.topic;
     match done {
@@ -525,7 +527,7 @@ fn is_pending(view: &TaskView) -> bool {
     matches!(view.state, TaskState::Scheduled | TaskState::Claimed)
 }
 
-/// Answers that say for certain that nothing was stored.
+/// Returns the number of answers which certainly mean that nothing was stored.
 fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
     let is_refused = |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
     u64::try_from(answers.iter().filter(is_refused).count()).unwrap_or(u64::MAX)

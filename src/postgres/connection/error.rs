@@ -1,42 +1,43 @@
-//! Errors of Postgres, sorted by what to do next.
+//! Errors of Postgres, sorted by how the caller should react.
 
 use sqlx::error::DatabaseError;
 use thiserror::Error;
 
-/// `what` says what was attempted and to what.
+/// An error of Postgres. `what` names the attempt and its object.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The connection broke, or the answer did not come in time. **Whether the statement took
-    /// effect is unknown.**
+    /// The connection broke, or the answer did not come in time. **The statement may or may not
+    /// have taken effect.**
     #[error("{what}: Postgres did not answer")]
     Unanswered {
         what: String,
         #[source]
         source: Cause,
     },
-    /// No connection could be opened: nothing was asked for, and nothing took effect.
+    /// No connection could be opened. No statement was sent, so no change took effect.
     #[error("{what}: Postgres cannot be reached")]
     Unreachable {
         what: String,
         #[source]
         source: Cause,
     },
-    /// The statement was rolled back for the sake of another one (deadlock, lock timeout,
-    /// cancelled): it can be repeated.
+    /// The statement was rolled back in favour of another one (deadlock, lock timeout, cancelled).
+    /// The caller can repeat it.
     #[error("{what}: gave way to another transaction")]
     GaveWay {
         what: String,
         #[source]
         source: Cause,
     },
-    /// The values were refused (classes 22, 23 and 54): it will not pass when repeated as it is.
+    /// The values were refused (classes 22, 23 and 54). The same statement with the same values
+    /// will fail again.
     #[error("{what}: the values were refused")]
     BadValue {
         what: String,
         #[source]
         source: Cause,
     },
-    /// Anything else: a missing right, a missing table, a full disk. Nothing took effect.
+    /// Any other error: a missing right, a missing table, a full disk. No change took effect.
     #[error("{what}: refused")]
     Refused {
         what: String,
@@ -47,7 +48,7 @@ pub enum Error {
 
 #[derive(Debug, Error)]
 pub enum Cause {
-    /// In Postgres's own words. The driver's would end with a line of Postgres's source.
+    /// The message of Postgres. The driver's message would end with a line of Postgres's source.
     #[error("{}", .0.message())]
     Server(Box<dyn DatabaseError>),
     #[error(transparent)]
@@ -79,14 +80,14 @@ impl Error {
             _ => None,
         };
         match code.as_deref() {
-            // 57P01-57P05: the server is going down, or has crashed under us. 08: connection
-            // exception. That a connection cannot be had never gets here: nothing was asked for.
+            // 57P01-57P05: the server is shutting down, or has crashed during the statement. 08:
+            // connection exception. A failure to connect never gets here: no statement was sent.
             None => Self::Unanswered { what, source: cause },
             Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unanswered { what, source: cause },
-            // deadlock, serialization failure, lock timeout, statement cancelled
+            // Deadlock, serialization failure, lock timeout, statement cancelled.
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
-            // No partition for the row: these tables have no other checks. The row is as good as
-            // any, the partition is to be made.
+            // No partition for the row: these tables have no other checks. The row is valid, and
+            // its partition must be created.
             Some("23514") => Self::Refused { what, source: cause },
             Some(code) if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => {
                 Self::BadValue { what, source: cause }
@@ -95,40 +96,40 @@ impl Error {
         }
     }
 
-    /// True when Postgres is away, whether or not it got the statement: it will be back.
+    /// True when Postgres is away, whether or not it received the statement. A retry makes sense.
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Unanswered { .. } | Self::Unreachable { .. })
     }
 
-    /// True when the statement may have taken effect all the same.
+    /// True when the statement may have taken effect despite the error.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Unanswered { .. })
     }
 
-    /// True when the statement failed for the rows that it met (values out of bounds, damaged
-    /// data), so that a smaller range may pass.
+    /// True when the statement failed because of its rows (values out of range, damaged data). A
+    /// smaller range may succeed.
     pub fn is_of_the_data(&self) -> bool {
         matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
-    /// True when a row could not be inserted for another one has its key: nothing but chance makes
-    /// two ids the same.
+    /// True when a row could not be inserted because another row has its key. Two ids are the same
+    /// only by chance.
     pub fn is_of_an_id(&self) -> bool {
         self.code().as_deref() == Some("23505")
     }
 
-    /// True when it gave way to somebody's lock.
+    /// True when the statement gave way to a lock.
     pub fn is_of_a_lock(&self) -> bool {
         matches!(self.code().as_deref(), Some("55P03" | "40P01"))
     }
 
-    /// True when the server took the statement and did not come to its end in time, or was told to
+    /// True when the server accepted the statement but did not finish it in time, or was told to
     /// cancel it.
     pub fn is_slow(&self) -> bool {
         self.code().as_deref() == Some("57014") || matches!(self, Self::Unanswered { source: Cause::Deadline(_), .. })
     }
 
-    /// The five characters of the SQLSTATE, when Postgres sent one.
+    /// Returns the five characters of the SQLSTATE, when Postgres sent one.
     pub fn code(&self) -> Option<String> {
         let (Self::Unanswered { source, .. }
         | Self::Unreachable { source, .. }

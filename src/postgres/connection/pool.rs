@@ -1,4 +1,4 @@
-//! A few connections that callers share, each for the time of a call.
+//! A few shared connections. A caller has one for the time of a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,9 +9,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::{Cause, Error};
 use super::{Connection, Purpose, Settings};
 
-/// Connections with one purpose. Callers may be dropped in the middle of a statement: then that
-/// connection is closed, once the server has ended what it was asked for. Until then it is one of
-/// them, so that no more sessions are at work than there may be, however impatient the callers.
+/// Connections with one purpose. A caller may be dropped in the middle of a statement. Its
+/// connection is then closed after the server has ended the statement. Until then the connection
+/// counts as used. So the number of active sessions stays within the limit, even when callers often
+/// give up.
 #[derive(Debug)]
 pub struct Pool {
     settings: Settings,
@@ -21,14 +22,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// At most `connections_max` at a time; none is open before the first call, or before
-    /// `keep_open`.
+    /// Creates a pool of at most `connections_max` connections. None is open before the first call
+    /// of `run` or `keep_open`.
     pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
         Self { settings: settings.clone(), purpose, permits: Arc::new(Semaphore::new(connections_max)), idle: Mutex::default() }
     }
 
-    /// Runs a statement, as [`Connection::run`] does. Waiting for a connection is bounded by the
-    /// same deadline.
+    /// Runs a statement, as [`Connection::run`] does. The same deadline limits the wait for a
+    /// connection.
     pub async fn run<T, F>(&self, what: &str, statement: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -40,7 +41,7 @@ impl Pool {
         outcome
     }
 
-    /// Sees to it that one of the connections is open, unless all are in use.
+    /// Ensures that one of the connections is open, unless all are in use.
     pub async fn keep_open(&self) -> Result<(), Error> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
         let mut taken = self.taken(permit);
@@ -55,7 +56,7 @@ impl Pool {
         let permit = match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_closed)) => return Err(Error::new(what, Cause::Fact("the connections are closed"))),
-            // Nothing was asked for.
+            // No statement was sent.
             Err(_elapsed) => return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Deadline(deadline) }),
         };
         Ok(self.taken(permit))
@@ -67,13 +68,13 @@ impl Pool {
     }
 }
 
-/// A connection that a caller has, and the permit for it.
+/// A connection that a caller is using, and the permit for it.
 struct Taken<'a> {
     pool: &'a Pool,
-    /// None before one is made.
+    /// `None` before the connection is made.
     connection: Option<Connection>,
     permit: Option<OwnedSemaphorePermit>,
-    /// False while the server may be at work for it.
+    /// False while the server may be at work for this connection.
     is_at_rest: bool,
 }
 
@@ -83,7 +84,8 @@ impl Drop for Taken<'_> {
         if self.is_at_rest {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         } else if let Ok(runtime) = Handle::try_current() {
-            // Bounded by the permits and by the deadline; that it fails is an end as well.
+            // The permits limit the number of these tasks, and the deadline their time. A failed
+            // close ends the task as well.
             runtime.spawn(async move {
                 connection.wind_up().await;
                 drop(permit);

@@ -1,17 +1,17 @@
-//! Pending tasks in due order, a page at a time.
+//! Lists pending tasks in due order, page by page.
 //!
-//! The key of a leaf is (shard, id), so due order is a merge over the shards: of each the next few
-//! rows are looked at, and what lies up to the least of the last ones is complete. A shard that
-//! holds most of what is due next (one key) makes the next look wider, not longer. The far table is
-//! one stream more.
+//! The key of a leaf is (shard, id), so due order is a merge over the shards. A look reads the next
+//! few rows of each shard. The result is complete up to the lowest of the last ids that were read.
+//! When one shard holds most of the next tasks (one key), the next look is wider, not longer. The
+//! far table is one more stream.
 //!
-//! Within one millisecond due order is that of the shards, and a merge would complete no more than
-//! the first one's share of each look: a hotspot due at one instant is read shard after shard, as
-//! one stream.
+//! Within one millisecond due order is the order of the shards. A merge would complete no more than
+//! the first shard's share of each look. So a hotspot that is due at one instant is read shard
+//! after shard, as one stream.
 //!
-//! A page is one snapshot: in it each row is in exactly one place, whatever is moved, claimed,
-//! attached or retired meanwhile; and the next page begins behind the last id that was looked at.
-//! Ids never change, so no row is seen twice, and none that was there throughout is missed. See
+//! A page is one snapshot: in it each row is in exactly one place, even while rows are moved,
+//! claimed, attached or retired. The next page begins behind the last id that was read. Ids never
+//! change, so no row is seen twice, and no row that existed throughout is missed. See
 //! docs/decisions/0009.
 
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ use crate::postgres::connection::Purpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{Error, Settings};
 
-/// Without statistics of leaves the planner must be kept from reading and sorting whole ones.
+/// Without statistics of leaves, the planner must be kept from reading and sorting whole leaves.
 const PURPOSE: Purpose = Purpose {
     name: "list",
     deadline: Duration::from_secs(3),
@@ -42,18 +42,21 @@ const PURPOSE: Purpose = Purpose {
         ("enable_mergejoin", "off"),
     ],
 };
-/// A page for people looks at about so many rows: behind them it ends, full or not.
+/// Approximate number of rows that are read for a page of an interactive list. The page ends there,
+/// full or not.
 pub const LOOKED_MAX: u64 = 2_000;
-/// A page for what goes on by itself.
+/// The same limit for bulk operations, which continue by themselves.
 pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
-/// Leaves that one statement reads at most: the first reads one, for most pages end there.
+/// Maximum number of leaves that one statement reads. The first statement reads one leaf, because
+/// most pages end there.
 const LEAVES_MAX: usize = 8;
-/// A look that came to the end of its leaves with no more rows than this was at leaves that hold
-/// little.
+/// A look that reached the end of its leaves with at most this many rows has read sparse leaves.
 const LITTLE: u64 = 64;
-/// Rows of each stream that the first look takes in, beyond its share of the page.
+/// Number of rows of each stream that the first look reads in addition to the stream's share of the
+/// page.
 const SHARE_MIN: u64 = 4;
-/// A leaf that goes while a page is being read makes it begin anew.
+/// Maximum number of attempts at a page. A leaf that is dropped while the page is being read makes
+/// it start again.
 const TRIES_MAX: usize = 3;
 
 /// Reads pages, over a few connections of its own.
@@ -64,21 +67,21 @@ pub struct Listing {
     shards: Vec<i16>,
 }
 
-/// A pending task, and the row that it is.
+/// A pending task, and its current row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
     pub row: TaskId,
-    /// Of what it carries, the key alone, if it is not long.
+    /// Holds only the key of the record, and only if the key is not long.
     pub view: TaskView,
 }
 
-/// Some of the pending tasks.
+/// A page of pending tasks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskPage {
     pub tasks: Vec<Listed>,
-    /// `None`: behind them there is nothing.
+    /// `None` when no tasks follow.
     pub next: Option<Cursor>,
-    /// Rows that were looked at for it.
+    /// Number of rows that were read for the page.
     pub looked: u64,
 }
 
@@ -91,8 +94,8 @@ impl Listing {
         }
     }
 
-    /// The next `limit` pending tasks, or fewer, behind `from`: those among about `looked_max`
-    /// rows.
+    /// Returns the next pending tasks behind `from`: at most `limit`, found among about
+    /// `looked_max` rows.
     pub async fn page(
         &self,
         selection: &Selection,
@@ -103,7 +106,8 @@ impl Listing {
         let mut tries = 1;
         loop {
             let reading = async |open: &mut PgConnection| {
-                // Nothing but reads: to end it is to roll it back, which dropping it does as well.
+                // The transaction only reads, so a rollback ends it. Dropping it rolls back as
+                // well.
                 let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
                 let page = Walk::new(self, selection, from, (limit, looked_max)).run(&mut snapshot).await?;
                 snapshot.rollback().await?;
@@ -116,7 +120,7 @@ impl Listing {
         }
     }
 
-    /// Of the shards, which are in order, those from this one on.
+    /// Returns the shards from this one on. The shards are sorted.
     fn shards_from(&self, first: Shard) -> &[i16] {
         let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());
         &self.shards[passed..]
@@ -127,24 +131,24 @@ pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
     count.all().map(|shard| shard.as_smallint()).collect()
 }
 
-/// One page in the making.
+/// The state of one page while it is being read.
 struct Walk<'a> {
     listing: &'a Listing,
     topic: Option<&'a str>,
-    /// What is left of the selection, its lower end exclusive.
+    /// The rest of the selection. Its lower end is exclusive.
     rest: IdRange,
     limit: usize,
     looked_max: u64,
     page: TaskPage,
-    /// Rows of each stream that a look takes in.
+    /// Number of rows of each stream that a look reads.
     share: u64,
-    /// The last look did not get past the millisecond in which it began.
+    /// True when the last look did not get past the millisecond in which it began.
     is_in_hotspot: bool,
 }
 
-/// What one statement has found.
+/// The result of one statement.
 struct Found {
-    /// Up to here, inclusive, everything was looked at; `None`: up to the end.
+    /// The statement has read everything up to this id, inclusive. `None` means up to the end.
     bound: Option<Uuid>,
     looked: u64,
     tasks: Vec<Listed>,
@@ -196,7 +200,7 @@ impl<'a> Walk<'a> {
                 (None, _) => {
                     self.rest.from = before(end);
                     leaves = others;
-                    // Where leaves hold little, more of them are read at once.
+                    // Sparse leaves are read several at a time.
                     leaf_count = if looked <= LITTLE { (leaf_count * 2).min(LEAVES_MAX) } else { 1 };
                 }
             }
@@ -204,7 +208,8 @@ impl<'a> Walk<'a> {
         Ok(self.page)
     }
 
-    /// The first look should do; where it does not, few streams hold most of what is next.
+    /// Widens the share for the next look. The first look should be enough. When it is not, few
+    /// streams hold most of the next tasks.
     fn widen(&mut self, group: &[Partition]) {
         let streams = match group {
             [] => 1,
@@ -222,7 +227,7 @@ impl<'a> Walk<'a> {
             true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
             false => &self.listing.shards,
         };
-        // The text names leaves, which come and go: it is not worth preparing.
+        // The text names leaves, which change, so preparing it is not worthwhile.
         let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_hotspot)))
             .bind(shards)
             .bind(self.rest.from)
@@ -241,8 +246,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The leaves that hold anything of `range`, in order. By their names, not by their parent: so one
-/// that is being detached is seen as well.
+/// Returns the leaves with rows that may lie in `range`, in order. Finds them by their names, not
+/// by their parent, so that a leaf that is being detached is found as well.
 async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Result<Vec<Partition>, sqlx::Error> {
     let first = rules.partition_of(Parent::Task, TaskId::from_uuid(range.from).due_at());
     let rows: Vec<String> = sqlx::query_scalar(
@@ -264,9 +269,9 @@ async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Resul
 
 const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
 
-/// `$1` are the shards, `$2` and `$3` the ends of the range, both exclusive, `$4` rows of each
-/// stream, `$5` the topic, `$6` rows of the answer. In a hotspot the range lies within a
-/// millisecond, and the shards together are one stream.
+/// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
+/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a hotspot the
+/// range lies within a millisecond, and the shards together are one stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) = if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
     let mut text = String::with_capacity(1200 + leaves.len() * 130);
@@ -293,8 +298,8 @@ const SHARDS_END: &str = "    ) u order by u.id limit $4) n
   ) x)
   union all
 ";
-/// A nested loop goes through the shards as they stand in the array, and ends with the row that
-/// fills the share: the shards behind it are not read.
+/// A nested loop goes through the shards in the order of the array, and ends with the row that
+/// fills the share. The shards behind that row are not read.
 const HOTSPOT_BEGIN: &str = "  (select n.*, row_number() over (order by n.id) as place
   from (select x.*
     from unnest($1::smallint[]) as s (shard)
@@ -304,7 +309,7 @@ const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
     limit $4) n)
   union all
 ";
-/// Keys of more than 1 KiB are not shown: a page is bounded in bytes, too.
+/// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
 const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
   from (select id, first_id, topic, name, attempt, key from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
@@ -321,7 +326,8 @@ left join lateral (
 ) t on true
 order by t.id";
 
-/// `None`: nothing was found, and the row is there for what was looked at.
+/// Decodes a row of the answer. Returns `None` for the row of an empty answer, which only carries
+/// the number of rows read.
 fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
     let Some(id) = row.try_get::<Option<Uuid>, _>("id")? else { return Ok(None) };
     let first: Option<Uuid> = row.try_get("first_id")?;
@@ -340,7 +346,7 @@ fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
     Ok(Some(Listed { row: TaskId::from_uuid(id), view }))
 }
 
-/// The greatest id below `id`.
+/// Returns the greatest id below `id`.
 fn before(id: Uuid) -> Uuid {
     Uuid::from_u128(id.as_u128().saturating_sub(1))
 }
@@ -349,7 +355,7 @@ fn after(id: Uuid) -> Uuid {
     Uuid::from_u128(id.as_u128().saturating_add(1))
 }
 
-/// The end of the millisecond in which what is behind `id` begins.
+/// Returns the end of the millisecond in which the ids behind `id` begin.
 fn end_of_millisecond(id: Uuid) -> Uuid {
     ids::floor_of(TaskId::from_uuid(after(id)).due_at().plus(Duration::from_millis(1)))
 }

@@ -1,4 +1,4 @@
-//! Cancels, in groups: who deletes the row of a task has withdrawn it.
+//! Cancels tasks in groups. The transaction that deletes the row of a task has withdrawn it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::Purpose;
 use crate::postgres::{Connection, Error, Settings};
 
-/// Hash and merge joins, and scans of whole leaves, would lock the rows in another order than the
-/// claims do, and cost more: a group is small.
+/// Hash joins, merge joins and scans of whole leaves would lock the rows in another order than the
+/// claims do. They also cost more, because a group is small.
 pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
     name: "cancel",
     deadline: Duration::from_secs(5),
     settings: &[
         ("plan_cache_mode", "force_custom_plan"),
-        // As claims: somebody's lock on one row must not hold up the others for long.
+        // As for claims: a lock on one row must not delay the other rows for long.
         ("lock_timeout", "200ms"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
@@ -27,19 +27,19 @@ pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
         ("enable_bitmapscan", "off"),
     ],
 };
-/// Tasks that one group cancels at most.
+/// Maximum number of tasks in a group.
 pub const GROUP_MAX: usize = 1000;
-/// A task can be deferred while a group looks for it; whoever is missed this often is claimed as
-/// often, so it is too late.
+/// A task can be deferred while a group looks for it. A task that is missed this often was claimed
+/// as often, so the cancel is too late.
 const ROUNDS_MAX: usize = 3;
 
-/// Cancels tasks over a connection of its own.
+/// Cancels tasks over its own connection.
 #[derive(Debug)]
 pub struct Canceller {
     connection: Connection,
 }
 
-/// A row to delete: of the task `first`, which is now the row `row`.
+/// A row to delete. The task `first` is now the row `row`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::postgres) struct Wanted {
     pub(in crate::postgres) row: TaskId,
@@ -55,14 +55,14 @@ impl Canceller {
         self.connection.keep_open().await
     }
 
-    /// Withdraws each of `firsts` (ids as their submitters know them, at most [`GROUP_MAX`]) that
-    /// is neither claimed nor perhaps sent, and writes its line into the execlog. What is shown of
-    /// a task: no record of it exists or ever will. `None`: too late, cancelled before, or never
-    /// there; a look-up tells.
+    /// Withdraws those of `firsts` that are neither claimed nor perhaps sent, and writes their
+    /// lines into the execlog. `firsts` are at most [`GROUP_MAX`] ids as their submitters know
+    /// them. A returned view means that no record of the task exists or ever will. `None` means too
+    /// late, cancelled before, or never submitted: a look-up tells.
     ///
-    /// A group is several statements, each of which commits: what those before an error have
-    /// cancelled is cancelled, and said so beside the error. Of the others nothing was done, unless
-    /// the error is [unknown](Error::is_unknown).
+    /// A group is several statements, and each of them commits. After an error, the tasks that were
+    /// cancelled before it stay cancelled and are returned beside the error. The others are
+    /// unchanged, unless the error is [unknown](Error::is_unknown).
     pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
@@ -75,7 +75,7 @@ impl Canceller {
         let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
         let mut wanted: Vec<Wanted> = firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
         for _round in 0..ROUNDS_MAX {
-            // The far table first: a task moves from there to a leaf, never back.
+            // The far table comes first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
             reach(Failpoint::FarCancelled);
             self.delete(&mut wanted, cancelled, NEAR).await?;
@@ -84,14 +84,14 @@ impl Canceller {
                 break;
             }
             rows.extend(wanted.iter().map(|wanted| (wanted.first, wanted.row)));
-            // Those that are another row by now, and were certainly never sent.
+            // These tasks are another row by now, and were certainly never sent.
             wanted = self.follow(&wanted).await?;
             wanted.retain(|wanted| rows.get(&wanted.first) != Some(&wanted.row));
         }
         Ok(())
     }
 
-    /// Deletes what it finds; what it does not find stays in `wanted`.
+    /// Deletes the rows that it finds. The others stay in `wanted`.
     async fn delete(
         &mut self,
         wanted: &mut Vec<Wanted>,
@@ -118,7 +118,7 @@ impl Canceller {
     }
 }
 
-/// Those of the tasks that are another row by now, and were certainly never sent.
+/// Finds the tasks that are another row by now and were certainly never sent.
 pub(in crate::postgres) const FOLLOW: &str =
     "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
@@ -127,23 +127,27 @@ fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
     Ok(Wanted { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
 }
 
-/// One of the two tables that a task waits in.
+/// One of the two tables in which a task waits.
 #[derive(Clone, Copy)]
 pub(in crate::postgres) struct Table {
     pub(in crate::postgres) what: &'static str,
     pub(in crate::postgres) statement: &'static str,
-    /// The order in which rows are locked there by everybody: of the mover, and of the claims.
-    /// Another one deadlocks, as a claim beside a hotspot may, which goes by place: whoever waits
-    /// for 200 ms gives way, and comes again.
+    /// The order in which the mover and the claims lock rows of this table. Any other order can
+    /// deadlock. A claim beside a hotspot may do so, because it goes by place. A statement that
+    /// waits for 200 ms gives way and is repeated.
     pub(in crate::postgres) order: fn(&Wanted) -> (i16, TaskId),
 }
 
-/// Each line of the execlog hangs on the row that was deleted, and so does what the entry of a name
-/// says from then on: the line may go before it. An entry that somebody else holds is passed by,
-/// for a replacement locks it first and the row behind it: it finds the row gone, and puts another
-/// task in its place. A follow-up's row is deleted only while `task_follow` names it and says that
-/// it was never sent: that entry changes only in the settle of a claim of that same row, so it is
-/// as true as the row is there.
+/// Builds the statement that cancels tasks in one of the two tables.
+///
+/// Each line of the execlog depends on the row that was deleted, and so does the new state of the
+/// entry of a name: the line may be dropped before the entry. An entry that another transaction has
+/// locked is skipped. That transaction is a replacement: it locks the entry first and the row
+/// afterwards, finds the row gone, and puts another task in its place.
+///
+/// The row of a follow-up is deleted only while `task_follow` names it and says that it was never
+/// sent. That entry changes only in the settle of a claim of the same row. So the entry is valid
+/// for as long as the row exists.
 macro_rules! cancel_in {
     ($table:literal) => {
         concat!(
@@ -183,8 +187,8 @@ pub(in crate::postgres) const FAR: Table =
 pub(in crate::postgres) const NEAR: Table =
     Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
 
-/// Deletes those of `wanted` that are there and may be; what is to be shown of each, as a look-up
-/// would from now on.
+/// Deletes those rows of `wanted` that exist and may be deleted. Returns a view of each task, as a
+/// look-up would from now on.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
     wanted: &[Wanted],

@@ -1,14 +1,16 @@
-//! What is known of a task.
+//! Looks up the state of a task.
 //!
 //! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves
-//! that way for `execlog_cancelled` or `dead_letter`, from where it may come back as a new row
-//! (`execlog_redriven` says as which). Each step is one transaction, so in the snapshot of one
-//! statement a row is in exactly one place, and nothing moves backwards: what a statement over all
-//! places but the batches does not find is in a batch by the time of the next statement, or was
-//! never there. What has fired, the usual question, is answered by its batch alone, so the batches
-//! are asked first, too. A batch says for a deferred task which row comes next; `task_follow` is
-//! the short cut to the latest, and `execlog_ended` to the one with which it has ended: the batches
-//! on the way there may be older than receipts are kept.
+//! that way for `execlog_cancelled` or `dead_letter`. From there it may return as a new row, which
+//! `execlog_redriven` names. Each step is one transaction, so in the snapshot of one statement a
+//! row is in exactly one place. Rows never move backwards. So when a statement over all places
+//! except the batches does not find a row, the row is in a batch by the time of the next statement,
+//! or never existed.
+//!
+//! Most look-ups ask for tasks that have fired, and their batch alone answers them. So the batches
+//! are also asked first. For a deferred task the batch names the next row. `task_follow` is the
+//! short cut to the latest row, and `execlog_ended` to the row with which the task has ended: the
+//! batches in between may be older than the retention of receipts.
 
 use std::time::Duration;
 
@@ -23,34 +25,36 @@ use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{Error, Settings};
 
-/// Of the places outside the batches: a generic plan would lock every leaf.
+/// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
 const PLACES: Purpose =
     Purpose { name: "look up", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
-/// Of the batches: to plan the statement anew for eleven days takes 1.5 ms, to run it 0.2. Without
-/// statistics of a day that has just begun, a plan that is kept must not read whole days.
+/// Purpose of statements over the batches. Planning the statement anew for eleven days takes 1.5
+/// ms, running it 0.2 ms. A day that has just begun has no statistics yet, and a cached plan must
+/// not read whole days because of that.
 const BATCHES: Purpose = Purpose {
     name: "look up batches",
     deadline: Duration::from_secs(2),
     settings: &[("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")],
 };
-/// Of a whole look-up.
+/// Deadline of a whole look-up.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// A task is claimed a window before it is due at the earliest (10 s at most, and the claimer's
-/// clock is behind by less than a minute): days before that cannot hold its batch.
+/// A task is claimed at most one window (10 s at most) before it is due, and the claimer's clock is
+/// less than a minute behind. Days before that cannot hold its batch.
 const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
-/// Rows that one task may have been, one after another: retries are at most one a minute for long,
-/// and parked topics wait without any.
+/// Maximum number of rows that one task may have been, one after another. In the long run retries
+/// happen at most once a minute, and tasks of unavailable topics wait without a retry.
 const HOPS_MAX: usize = 1000;
 
-/// Replacements that one look-up follows. A name that is put once a second has so many in three
-/// hours; what is answered then was replaced as well, and its own look-up goes on from there.
+/// Maximum number of replacements that one look-up follows. A name that is put once a second
+/// reaches it in three hours. The task that is returned then was replaced as well, and its own
+/// look-up continues from there.
 const REPLACEMENTS_MAX: i32 = 10_000;
 
 const WHAT: &str = "look up a task";
 
-/// Settled batches by class, from the narrowest, then those that are in flight. `$1` is the lowest
-/// batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of each can
-/// begin.
+/// Reads settled batches by width class, from the narrowest, and then the batches in flight. `$1`
+/// is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of
+/// each class can begin.
 pub const IN_BATCHES: &str = "-- look up in batches
 select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
   f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
@@ -73,7 +77,7 @@ from (
 ) f
 limit 1";
 
-/// Looks tasks up, over a few connections of its own.
+/// Looks up tasks, over a few connections of its own.
 #[derive(Debug)]
 pub struct LookUp {
     places: Pool,
@@ -81,15 +85,15 @@ pub struct LookUp {
     rules: Rules,
 }
 
-/// Where a row was found outside of the batches.
+/// The place of a row outside the batches.
 enum Whereabouts {
     Found(Box<TaskView>),
-    /// Nowhere, but this is the row that the task is now.
+    /// In none of the places, but the task is now this row.
     Follow(TaskId),
     Nowhere,
 }
 
-/// What a batch says of one of its rows.
+/// The entry of one row in its batch.
 struct Line {
     batch: Uuid,
     /// 1-based.
@@ -104,8 +108,8 @@ struct Line {
 }
 
 impl LookUp {
-    /// At most `connections_max` look-ups at a time, over twice as many connections; more of them
-    /// wait.
+    /// Allows at most `connections_max` look-ups at a time, over twice as many connections. Further
+    /// look-ups wait.
     pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
         let pool = |purpose| Pool::new(settings, purpose, connections_max);
         Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
@@ -116,10 +120,10 @@ impl LookUp {
         self.batches.keep_open().await
     }
 
-    /// All that is known of the task that was submitted as `first`; `None` when there never was
-    /// one, or its receipt is no longer kept.
+    /// Returns everything known about the task that was submitted as `first`. Returns `None` when
+    /// it never existed, or when its receipt is no longer kept.
     pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
-        // On the heap, for callers hold it in futures of their own.
+        // On the heap, because callers hold it in futures of their own.
         let walk = Box::pin(self.walk(first));
         let outcome = tokio::time::timeout(DEADLINE, walk).await;
         outcome.unwrap_or_else(|_elapsed| Err(Error::new(WHAT, Cause::Deadline(DEADLINE))))
@@ -127,11 +131,11 @@ impl LookUp {
 
     async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
         let mut row = first;
-        // What the last batch said, should the walk lose the trace behind it.
+        // The entry of the last batch, in case the walk loses the trace behind it.
         let mut behind: Option<Line> = None;
         for hop in 0..HOPS_MAX {
             let mut line = if hop == 1 { None } else { self.in_batches(row).await? };
-            // Once behind the first attempt, `task_follow` may know the latest one.
+            // After the first attempt, `task_follow` may know the latest one.
             if line.is_none() {
                 match self.outside_batches(row, first).await? {
                     Whereabouts::Found(view) => return self.with_last_in_place(*view).await.map(Some),
@@ -154,7 +158,7 @@ impl LookUp {
             };
             let next = match line.next {
                 None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
-                    // The dead letter is still there, and says why.
+                    // The dead letter still exists and gives the reason.
                     Whereabouts::Found(view) => return Ok(Some(*view)),
                     Whereabouts::Follow(next) => Some(next),
                     Whereabouts::Nowhere => None,
@@ -176,8 +180,8 @@ impl LookUp {
         self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
-    /// Replaces the task that took the place of this one by the last of those that took places
-    /// after it.
+    /// Replaces the task that took the place of this one by the last task in the chain of
+    /// replacements.
     async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, Error> {
         let Some(next) = view.replaced_by else { return Ok(view) };
         let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
@@ -227,7 +231,7 @@ impl Line {
     }
 }
 
-/// Looks for `row` wherever it is but in a batch.
+/// Looks for `row` everywhere except in the batches.
 async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
@@ -268,8 +272,8 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
     Ok(place)
 }
 
-/// What came of the row `row`, which has died: it is a dead letter, or was put back as another row,
-/// or dropped.
+/// Finds the successor of the row `row`, which has died. The row is a dead letter, or was redriven
+/// as another row, or was dropped.
 async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
@@ -314,7 +318,7 @@ fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
     })
 }
 
-/// The lowest id that a batch with one of these rows can have.
+/// Returns the lowest id that a batch with one of these rows can have.
 pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
     let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
     ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
@@ -351,7 +355,7 @@ fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
     })
 }
 
-/// The row with which a task has ended, if that was not its first.
+/// Returns the row with which a task has ended, if that was not its first.
 async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>, sqlx::Error> {
     let last: Option<Uuid> = sqlx::query_scalar(
         "-- look up with which row a task has ended
@@ -363,8 +367,8 @@ async fn end_of(open: &mut PgConnection, first: TaskId) -> Result<Option<TaskId>
     Ok(last.map(TaskId::from_uuid))
 }
 
-/// The last task of a chain of replacements that begins with `next`. A line goes no later than
-/// those of the replacements after it, so the chain has no gaps.
+/// Returns the last task of a chain of replacements that begins with `next`. A line is dropped no
+/// later than those of the replacements after it, so the chain has no gaps.
 async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, sqlx::Error> {
     let last: Uuid = sqlx::query_scalar(
         "-- look up the last of a chain of replacements
@@ -385,7 +389,7 @@ async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, 
     Ok(TaskId::from_uuid(last))
 }
 
-/// Topic, key, payload and headers, while they are kept.
+/// Reads topic, key, payload and headers, while they are kept.
 async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
@@ -398,7 +402,7 @@ async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String,
     carried.map(|carried| Ok((carried.try_get("topic")?, kept_of(&carried)?))).transpose()
 }
 
-/// A task that was deferred and whose next row is out of sight.
+/// Builds the view of a deferred task whose next row was not found.
 fn deferred(first: TaskId, line: Line) -> TaskView {
     TaskView {
         id: first,
@@ -414,8 +418,9 @@ fn deferred(first: TaskId, line: Line) -> TaskView {
     }
 }
 
-/// While a leaf is being detached, no query of `task` sees it: a row that slipped into it is asked
-/// for by the leaf's own name. It is overdue, so no longer to be cancelled: on its way.
+/// Looks for a row in a leaf that is being detached. Queries of `task` do not see such a leaf, so a
+/// late row in it is read by the leaf's own name. The row is overdue and can no longer be
+/// cancelled: it is on its way.
 async fn in_hidden_leaf(
     open: &mut PgConnection,
     leaf: Partition,

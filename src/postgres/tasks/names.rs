@@ -1,8 +1,8 @@
-//! The entries of names: which task a name stands for, and which names are free again.
+//! The entries of names (idempotency keys): the task that a name stands for, and the names that are
+//! free again.
 //!
 //! An entry is free when it has expired *and* its task is final. A task that is still pending then
-//! (its topic was away for a day) keeps its name: its entry is prolonged by whoever comes across
-//! it.
+//! (its topic was away for a day) keeps its name: the next reader of its entry prolongs it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,8 +17,7 @@ use crate::postgres::connection::error::Error;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{Purpose, Settings};
 
-/// Plans as those of the cancels: a group is small, and only leaves that its ids name are looked at
-/// and locked.
+/// Plans as for cancels. A group is small, and only leaves that its ids name are read and locked.
 const PURPOSE: Purpose = Purpose {
     name: "names",
     deadline: Duration::from_secs(5),
@@ -34,20 +33,20 @@ const PURPOSE: Purpose = Purpose {
 /// The entry of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The task, as its submitter knows it.
+    /// The id of the task as its submitter knows it.
     pub id: TaskId,
-    /// The row that it is now.
+    /// The row that the task is now.
     pub row: TaskId,
-    /// The name is free if the task is final, too.
+    /// True when the entry has expired. The name is free if the task is final, too.
     pub is_expired: bool,
-    /// Dead or cancelled, if that is how the task has ended.
+    /// Dead or cancelled, if the task has ended so.
     pub outcome: Option<TaskState>,
 }
 
-/// The column `outcome` holds these numbers, of the execlog's outcomes and beyond them. They are
-/// stored: never change one.
+/// The column `outcome` holds these numbers: the outcomes of the execlog, and further ones. They
+/// are stored, so never change one.
 const DEAD: i16 = Outcome::DEAD;
-/// As the cancel writes it.
+/// The number that a cancel writes.
 const CANCELLED: i16 = 4;
 
 /// The task of a name that is taken.
@@ -57,14 +56,14 @@ pub struct Known {
     pub state: TaskState,
 }
 
-/// Reads entries, and frees those that have expired, over a few connections of its own.
+/// Reads entries and frees the expired ones, over a few connections of its own.
 #[derive(Debug)]
 pub struct Names {
     pool: Pool,
     retention: Duration,
 }
 
-/// An entry that is locked, to be freed or prolonged.
+/// A locked entry, to be freed or prolonged.
 struct Expired {
     topic: String,
     name: String,
@@ -79,10 +78,11 @@ select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timesta
 from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
 join task_name n on n.topic = w.topic and n.name = w.name";
 
-/// `$1` are rows, `$2` their shards, `$3` first ids. What none of these places has is final: a
-/// follow-up moves its entry with it, or is seen in `task_follow` when it moved just now. Then the
-/// entry itself says whether it was dead or cancelled (its dead letter was dropped, its line is
-/// older than receipts are kept), and it was published when it says neither.
+/// Finds the states of named tasks. `$1` are rows, `$2` their shards, `$3` first ids. A task that
+/// is in none of these places is final: a follow-up moves its entry with it, or is visible in
+/// `task_follow` when it moved just now. The entry itself then says whether the task was dead or
+/// cancelled (its dead letter was dropped, or its line is older than the retention of receipts). An
+/// entry that says neither belongs to a published task.
 const STATES: &str = "-- states of named tasks
 select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -98,7 +98,8 @@ select 'dead', id from dead_letter where id = any($3)
 union all
 select 'follow', first_id from task_follow where first_id = any($3)";
 
-/// Whoever else holds an entry (a PUT, another sweep) decides about it.
+/// An entry that is locked by another transaction (a PUT, another sweep) is skipped: that
+/// transaction decides about it.
 const LOCK_EXPIRED: &str = "-- lock expired names
 select topic, name, row_id
 from task_name
@@ -114,8 +115,8 @@ join task_name n on n.topic = w.topic and n.name = w.name
 where n.expires_at <= clock_timestamp()
 for update of n skip locked";
 
-/// While its entry is locked a task cannot be deferred, so `row_id` is the row that it is; the
-/// three places are seen in one snapshot.
+/// A task cannot be deferred while its entry is locked, so `row_id` is its current row. The three
+/// places are read in one snapshot.
 const PENDING: &str = "-- pending tasks of expired names
 select t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -137,7 +138,8 @@ using unnest($1::text[], $2::text[]) as w (topic, name)
 where n.topic = w.topic and n.name = w.name";
 
 impl Names {
-    /// An entry whose task is still pending when it expires is kept for another `retention`.
+    /// Creates the reader. An entry whose task is still pending when it expires is kept for another
+    /// `retention`.
     pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
@@ -146,7 +148,7 @@ impl Names {
         self.pool.keep_open().await
     }
 
-    /// The entry of a name, expired or not.
+    /// Returns the entry of a name, expired or not.
     pub async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Error> {
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(ENTRY).bind(topic.as_str()).bind(name.as_str()).fetch_optional(open).await?;
@@ -155,7 +157,8 @@ impl Names {
         self.pool.run("look up a name", statement).await
     }
 
-    /// The tasks of names, `(topic, name)`, in their order; `None` for a name that is free.
+    /// Returns the tasks of names, `(topic, name)`, in the same order. `None` stands for a free
+    /// name.
     pub async fn known(&self, wanted: &[(&str, &str)]) -> Result<Vec<Option<Known>>, Error> {
         let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
         self.pool
@@ -163,7 +166,7 @@ impl Names {
                 let mut entries = entries_of(open, &topics, &names).await?;
                 if entries.iter().flatten().any(|entry| entry.is_expired) {
                     self.free_of(open, &topics, &names).await?;
-                    // Freed, or prolonged because its task is pending.
+                    // The entries were freed, or prolonged because their tasks are pending.
                     entries = entries_of(open, &topics, &names).await?;
                     entries.iter_mut().for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
                 }
@@ -175,8 +178,8 @@ impl Names {
             .await
     }
 
-    /// Frees expired names whose tasks are final, at most `count_max`; answers what became of those
-    /// it looked at.
+    /// Frees at most `count_max` expired names whose tasks are final. Returns the counts of freed
+    /// and prolonged entries.
     pub async fn sweep(&self, count_max: i64) -> Result<Swept, Error> {
         self.pool
             .run("free expired names", async |open| {
@@ -198,11 +201,11 @@ impl Names {
     }
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
     pub freed_count: usize,
-    /// Their tasks are still pending.
+    /// Entries whose tasks are still pending.
     pub prolonged_count: usize,
 }
 
@@ -219,7 +222,8 @@ pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
     })
 }
 
-/// The entries of names, in the order of the names; `None` for a name without one.
+/// Reads the entries of names, in the order of the names. `None` stands for a name without an
+/// entry.
 async fn entries_of(open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Vec<Option<Entry>>, sqlx::Error> {
     let mut entries: Vec<Option<Entry>> = vec![None; names.len()];
     for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
@@ -230,14 +234,14 @@ async fn entries_of(open: &mut PgConnection, topics: &[&str], names: &[&str]) ->
     Ok(entries)
 }
 
-/// Where something of a task was found; what tells most comes first.
+/// The place where a trace of a task was found. The most informative place comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Trace {
     Scheduled,
     Claimed,
     Cancelled,
     Dead,
-    /// It was deferred, and is not final.
+    /// The task was deferred and is not final.
     Follow,
 }
 
@@ -252,7 +256,7 @@ impl Trace {
     }
 }
 
-/// What was found of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by
+/// Finds the traces of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by
 /// their first ids.
 async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
     let mut traces = HashMap::new();

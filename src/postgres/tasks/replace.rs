@@ -1,19 +1,21 @@
-//! Replace: put a new task in the place of the one that a name stands for.
+//! Replace: puts a new task in the place of the task that a name stands for.
 //!
-//! One transaction that holds the entry throughout, so that of two replacements one sees the
-//! other's work. As one statement they would not: two of them left two live tasks.
+//! One transaction locks the entry throughout, so one of two replacements sees the work of the
+//! other. A single statement would not be enough: two of them left two live tasks.
 //!
 //! ```text
-//! lock the entry ─┬─ a precondition does not allow the task that the name stands for         unmet
-//!                 ├─ none ──▶ insert entry and task                                          created
-//!                 ├─ it is the one that `over` says is final ──▶ insert task, move entry      created
-//!                 └─ delete the old row in task_far, else in task ─┬─ found ──▶ its line,
-//!                                                                  │   insert task, move entry   replaced
-//!                                                                  └─ not there ─┬─ final ──▶ insert task, move entry   created
-//!                                                                                 └─ claimed, or not sure               gone
+//! lock the entry
+//!   ├─ a precondition does not allow the task that the name stands for                 unmet
+//!   ├─ no entry ──▶ insert entry and task                                              created
+//!   ├─ its task is the one that `over` says is final ──▶ insert task, move entry       created
+//!   └─ delete the old row in task_far, else in task
+//!        ├─ found ──▶ its line in the execlog, insert task, move entry                 replaced
+//!        └─ not found
+//!             ├─ the task is final ──▶ insert task, move entry                         created
+//!             └─ the task is claimed, or its state is not certain                      gone
 //! ```
 //!
-//! A cancel by name with a precondition goes the same way, without a new task: `withdraw`.
+//! A cancel by name with a precondition works in the same way, without a new task: `withdraw`.
 
 pub mod withdraw;
 
@@ -33,35 +35,34 @@ use crate::postgres::connection::{Purpose, Settings};
 const PURPOSE: Purpose =
     Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };
 
-/// Replaces tasks over a few connections of its own.
+/// Replaces tasks, over a few connections of its own.
 #[derive(Debug)]
 pub struct Replaces {
     pool: Pool,
     retention: Duration,
 }
 
-/// What became of a replacement.
+/// The result of a replacement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replacement {
-    /// The task is there, and none had to go for it.
+    /// The task was stored, and no other task was cancelled for it.
     Created,
-    /// The task is there; the one before it is cancelled.
+    /// The task was stored, and the task before it is cancelled.
     Replaced,
-    /// Nothing was changed: the task of the entry is claimed, or perhaps sent, or final for a
-    /// while; a look-up tells.
+    /// No change: the task of the entry is claimed, perhaps sent, or already final. A look-up
+    /// tells.
     Gone(Entry),
-    /// Nothing was changed: somebody else made an entry just now.
+    /// No change: another transaction made an entry just now.
     Overtaken,
-    /// Nothing was changed: the precondition does not allow this, the task that the name stands
-    /// for.
+    /// No change: the precondition does not allow this task, for which the name stands.
     Unmet(Option<TaskId>),
 }
 
 const LOCK: &str = "-- lock the entry of a name
 select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2 for update";
 
-/// A follow-up's row is deleted only while `task_follow` says that no attempt of it was sent, as in
-/// a cancel.
+/// The row of a follow-up is deleted only while `task_follow` says that no attempt of it was sent,
+/// as in a cancel.
 const TAKE_OUT_FAR: &str = "-- take out a far task
 with d as (
   delete from task_far t
@@ -76,7 +77,7 @@ with d as (
 )
 select count(*) from d";
 
-/// All of it hangs on the row that was deleted.
+/// Every part of this statement depends on the row that was deleted.
 const REPLACE: &str = "-- replace a task
 with d as (
   delete from task t
@@ -94,22 +95,23 @@ with d as (
   returning task_name.id
 )";
 
-/// Of a row that was in neither table: it was claimed, and a claim that is settled without a
-/// follow-up is the end of it. While the entry is locked no settle can bring a follow-up. A leaf
-/// goes no sooner than a minute after its end: a younger row cannot be in one that is hidden.
+/// Decides whether a task is final whose row was in neither table. Such a row was claimed, and a
+/// claim that is settled without a follow-up ends its task. While the entry is locked no settle can
+/// add a follow-up. A leaf is dropped at least one minute after its end, so a younger row cannot be
+/// in a hidden leaf.
 const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
   and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
   and not exists (select from task_follow where first_id = $2)";
 
-/// Whether a name whose entry has expired still stands for its task. Under the lock of the entry,
-/// as in [`IS_FINAL`].
+/// Decides whether a name whose entry has expired still stands for its task. Runs under the lock of
+/// the entry, as [`IS_FINAL`] does.
 const IS_PENDING: &str = "-- is the task of an expired name pending
 select exists (select from task_far where id = $1)
   or exists (select from task where shard = $2 and id = $1)
   or exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))";
 
-/// The entry stands for the new task from now on, whatever its former one has come to.
+/// Makes the entry stand for the new task, however its former task has ended.
 const MOVE: &str = "-- move a name
 with place as (
   update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8)
@@ -125,7 +127,7 @@ with place as (
   returning id
 )";
 
-/// The new row, in `task_far` when `$9` says so; it hangs on the entry.
+/// Inserts the new row, into `task_far` when `$9` says so. The row depends on the entry.
 const PLACE: &str = ", near as (
   insert into task (shard, id, topic, key, payload, headers, name)
   select $1, $2, $3, $4, $5, $6, $7 from place where not $9
@@ -136,7 +138,8 @@ const PLACE: &str = ", near as (
 select count(*) from place";
 
 impl Replaces {
-    /// An entry expires `retention` after the due time of its task, unless it is moved later.
+    /// Creates the replacer. An entry expires `retention` after the due time of its task, unless it
+    /// is moved later.
     pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
@@ -145,12 +148,12 @@ impl Replaces {
         self.pool.keep_open().await
     }
 
-    /// Puts `task` in the place of the one that its name stands for, if `condition` allows that
-    /// one. `over` is the row of a task of this name that is known to be final.
+    /// Puts `task` in the place of the task that its name stands for, if `condition` allows that
+    /// task. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error
-    /// nothing has changed.
+    /// After [`Error::Unanswered`] the replacement may or may not have taken effect. After any
+    /// other error it has not.
     pub async fn replace(
         &self,
         task: &NewTask,
@@ -176,8 +179,8 @@ async fn lock(open: &mut PgConnection, topic: &str, name: &str) -> Result<Option
     row.as_ref().map(entry_of).transpose()
 }
 
-/// The task that the name of a locked entry stands for: none, when the entry has expired and its
-/// task is final.
+/// Returns the task that the name of a locked entry stands for. Returns `None` when the entry has
+/// expired and its task is final.
 async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Option<TaskId>, sqlx::Error> {
     let Some(entry) = entry else { return Ok(None) };
     if !entry.is_expired {
@@ -255,12 +258,12 @@ impl Change<'_> {
         sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).bind(from).fetch_one(open).await
     }
 
-    /// Under the lock of the entry this cannot find it missing.
+    /// The entry cannot be missing here, because it is locked.
     async fn move_entry(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
         if self.place(open, MOVE, None).await? { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
     }
 
-    /// Stores the new task if `statement` brings it its entry; true when it does.
+    /// Stores the new task if `statement` provides its entry. Returns true when it does.
     async fn place(&self, open: &mut PgConnection, statement: &str, former: Option<Entry>) -> Result<bool, sqlx::Error> {
         let (task, record) = (self.task, &self.task.record);
         let text = format!("{statement}{PLACE}");

@@ -1,4 +1,4 @@
-//! Submit: store tasks, and claim as they are inserted those that are due within the window.
+//! Submit: stores tasks. Tasks that are due within the window are claimed by their insert.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
-/// Somebody's lock must not hold up those that it does not concern: a group that meets one is
-/// stored by halves.
+/// A lock must not delay tasks that it does not concern. A group that meets a lock is split in
+/// halves, which are stored one by one.
 const PURPOSE: Purpose = Purpose { name: "submit", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
 
-/// A group has at most so many tasks, and so many bytes: one statement, one commit.
+/// Maximum number of tasks and of bytes in a group. A group is one statement and one commit.
 pub const TASKS_MAX: usize = 1_000;
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// Tasks without a name that are stored by one statement, by where they go. Those with a name go by
+/// Tasks without a name that one statement stores, by destination. Named tasks are stored by
 /// [`super::submit_named`].
 #[derive(Debug, Default)]
 pub struct Group<'a> {
-    /// Due within the leaves.
+    /// Tasks that are due within the leaves.
     pub near: Vec<&'a NewTask>,
-    /// Due beyond the last leaf.
+    /// Tasks that are due beyond the last leaf.
     pub far: Vec<&'a NewTask>,
-    /// Due within the window: straight into this batch of this node.
+    /// Tasks that are due within the window. They go directly into this batch of this node.
     pub claimed: Option<(BatchId, Vec<&'a NewTask>)>,
 }
 
@@ -47,11 +47,11 @@ impl Submits {
         self.connection.keep_open().await
     }
 
-    /// Stores all tasks of the group, or none; answers Postgres's clock.
+    /// Stores all tasks of the group, or none. Returns the time of Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether the group was stored; after any other
-    /// error nothing of it was.
+    /// After [`Error::Unanswered`] the group may or may not have been stored. After any other error
+    /// no task of it was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, Error> {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);
@@ -76,8 +76,8 @@ async fn statement(connection: &mut PgConnection, node: Uuid, group: &Group<'_>)
     query.fetch_one(connection).await
 }
 
-/// The statement has a part for each kind of task that is there: at most seven texts, each prepared
-/// once for a connection.
+/// Builds the statement. It has one part for each kind of task in the group, so there are at most
+/// seven texts, and each is prepared once for a connection.
 fn text_of(group: &Group<'_>) -> String {
     let mut parts = Vec::new();
     let mut parameters = 0;
@@ -142,7 +142,7 @@ fn bind_batch<'q>(query: Query<'q>, node: Uuid, batch: BatchId, tasks: &[&'q New
     bind_records(query, tasks)
 }
 
-/// Four arrays: topics, keys, payloads, headers.
+/// Binds four arrays: topics, keys, payloads, headers.
 fn bind_records<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
     assert!(tasks.iter().all(|task| task.name.is_none()), "a task with a name goes another way, or its entry is missing");
     query

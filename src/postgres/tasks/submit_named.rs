@@ -1,5 +1,4 @@
-//! Submit tasks that have a name: all of them hang on the entries of names that were not there
-//! before.
+//! Stores tasks that have a name. Each of them depends on the insert of a new entry for its name.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,18 +11,18 @@ use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
-/// As for submits without a name.
+/// The same purpose as for submits without a name.
 const PURPOSE: Purpose =
     Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
 
-/// Named tasks that are stored by one statement. Each name is there once, and they are sorted by
-/// topic and name: groups then wait for each other's entries in the same order.
+/// Named tasks that one statement stores. Each name occurs once. The tasks are sorted by topic and
+/// name, so that groups wait for each other's entries in the same order.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     pub tasks: &'a [&'a NewTask],
-    /// Of each task: due beyond the last leaf.
+    /// For each task: true when it is due beyond the last leaf.
     pub is_far: &'a [bool],
-    /// Of each task: due within the window, to go straight into `batch`.
+    /// For each task: true when it is due within the window and goes directly into `batch`.
     pub is_claimed: &'a [bool],
     pub batch: Option<BatchId>,
 }
@@ -36,9 +35,10 @@ pub struct NamedSubmits {
     retention: Duration,
 }
 
-/// A task row, and a task of the batch, exists exactly when its entry was inserted here: the batch
-/// holds the winners alone, in the order of the parameters. Where nothing is claimed, the execlog
-/// is not named: a lock on it holds up nobody who does not need it.
+/// Builds the statement. A task row, or a task of the batch, exists exactly when its entry was
+/// inserted by this statement. So the batch holds only the tasks whose names were new, in the order
+/// of the parameters. A statement without a batch does not mention the execlog, so that a lock on
+/// the execlog does not delay it.
 fn store_text(has_batch: bool) -> String {
     let claimed = if has_batch { CLAIMED } else { "" };
     format!(
@@ -85,7 +85,8 @@ const CLAIMED: &str = ", claimed as materialized (
 )";
 
 impl NamedSubmits {
-    /// An entry expires `retention` after the due time of its task, unless it is moved later.
+    /// Creates the connection. An entry expires `retention` after the due time of its task, unless
+    /// it is moved later.
     pub fn new(settings: &Settings, node: NodeId, retention: Duration) -> Self {
         Self { connection: Connection::new(settings, PURPOSE), node, retention }
     }
@@ -94,12 +95,12 @@ impl NamedSubmits {
         self.connection.keep_open().await
     }
 
-    /// Stores those tasks of the group whose names have no entry; answers their ids, and Postgres's
-    /// clock.
+    /// Stores those tasks of the group whose names have no entry. Returns their ids, and the time
+    /// of Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown what was stored; after any other error nothing
-    /// was.
+    /// After [`Error::Unanswered`] it is unknown which tasks were stored. After any other error
+    /// none was.
     pub async fn store(&mut self, group: &Group<'_>) -> Result<(HashSet<TaskId>, Timestamp), Error> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());

@@ -1,8 +1,8 @@
-//! The way of a log line to stderr.
+//! Writes log lines to stderr from a separate thread.
 //!
-//! Whoever reads stderr may stop reading: a full pipe then holds up each thread that writes to it.
-//! So a node leaves its lines here, and a thread of their own writes them. What does not fit is
-//! lost, and counted: a node publishes whether its log is read or not.
+//! The reader of stderr may stop reading. A full pipe then blocks each thread that writes to it. So
+//! the threads of a node put their lines into a buffer, and one thread writes them. Lines that do
+//! not fit are lost and counted: a node publishes whether its log is read or not.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -14,12 +14,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// What may wait to be written; a line has some 200 bytes.
+/// Maximum size of the buffer. A line has about 200 bytes.
 const BYTES_MAX: usize = 1 << 20;
-/// How long the end of the process waits for its last lines to be written.
+/// Maximum time that the end of the process waits for its last lines to be written.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The log of this process: there is one stderr.
+/// The log of this process. There is one, because there is one stderr.
 static LOG: Log = Log { state: Mutex::new(State::new()), changed: Condvar::new() };
 
 struct Log {
@@ -28,11 +28,11 @@ struct Log {
 }
 
 struct State {
-    /// Whole lines, as they came.
+    /// Whole lines, in the order in which they came.
     waiting: Vec<u8>,
-    /// The thread is there; without it, lines are written by whoever has them.
+    /// True when the writer thread exists. Without it, each thread writes its own lines.
     has_thread: bool,
-    /// The thread has taken lines, and has not written them yet.
+    /// True when the writer thread has taken lines and has not written them yet.
     is_writing: bool,
     lost: u64,
 }
@@ -61,7 +61,7 @@ impl Log {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, for as long as the process lives.
+    /// Writes the buffered lines, for as long as the process lives.
     fn write_all(&self) {
         let mut lines = Vec::new();
         let mut said = 0;
@@ -75,7 +75,7 @@ impl Log {
             let lost = state.lost;
             drop(state);
             if io::stderr().write_all(&lines).is_err() {
-                // Nobody is there any more; there may be again.
+                // The pipe has no reader. There may be one again later.
                 self.state().lose(&lines);
             } else if lost > std::mem::replace(&mut said, lost) {
                 tracing::warn!(lines = lost, "lines of this log are lost: they came faster than they were read");
@@ -85,7 +85,7 @@ impl Log {
     }
 }
 
-/// Where the formatter writes, a whole line at a time.
+/// The output of the formatter. Each write is a whole line.
 #[derive(Debug)]
 pub(super) struct Writer;
 
@@ -107,15 +107,16 @@ impl Write for Writer {
     }
 }
 
-/// From here on, no thread of this process waits for whoever reads its log.
+/// Starts the writer thread. From here on, no other thread of this process waits for the reader of
+/// its log.
 ///
 /// # Errors
-/// When the thread that writes cannot be started.
+/// When the writer thread cannot be started.
 pub fn uncouple() -> io::Result<()> {
     std::thread::Builder::new().name("log".to_owned()).spawn(|| LOG.write_all())?;
     LOG.state().has_thread = true;
-    // The usual hook writes to stderr itself, and would hold the thread that panics before anybody
-    // is told of it.
+    // The default hook writes to stderr itself. It would block the panicking thread before the
+    // panic is reported.
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = Backtrace::capture();
         match backtrace.status() {
@@ -126,14 +127,14 @@ pub fn uncouple() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until what was logged is written, or for a second.
+/// Waits until all logged lines are written, at most one second.
 pub fn flush() {
     let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
     let waited = LOG.changed.wait_timeout_while(LOG.state(), FLUSH_DEADLINE, is_busy);
     drop(waited.unwrap_or_else(PoisonError::into_inner));
 }
 
-/// How many lines of the log were lost.
+/// Exports the number of lost log lines.
 #[derive(Debug)]
 pub(in crate::telemetry) struct Lost;
 

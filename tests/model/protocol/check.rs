@@ -1,4 +1,5 @@
-//! A node's look after its own unsettled batches: `node::adopter`, with the product's own registry.
+//! A node's check of its own unsettled batches, as `node::settle::adopter` does it. It uses the
+//! product's own registry.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ impl Protocol {
         let own = state.db.unsettled_of(node.identity);
         let in_book = |book: Book| (0..BATCHES).filter(|batch| node.registry[*batch] == book).fold(0, |all, batch| all | bit(batch));
         let (held, settled, durable) = (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
-        // A question whose answer tells nothing is no step.
+        // A query whose answer would tell nothing is not a step.
         if node.doubt == 0 && own & !held == 0 && settled | durable | node.suspects == 0 {
             return None;
         }
@@ -24,7 +25,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Holds the answer against the registry, as `node::adopter` does.
+    /// Compares the answer with the registry, as `node::settle::adopter` does.
     pub fn take_in(&self, state: &mut State, slot: u8) -> Option<()> {
         let at = usize::from(slot);
         let check = state.nodes[at].check.take()?;
@@ -39,7 +40,8 @@ impl Protocol {
         let comparison = registry.compare(&own, ASKED);
         let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, ())| *batch).collect();
         registry.durable_until(BEATEN, &undone);
-        // What the registry have forgotten now is what they would not know if they were asked.
+        // The batches that the registry has forgotten by now are those that it would not know if it
+        // were asked.
         let all: Vec<BatchId> = (0..BATCHES).map(id_of).collect();
         let forgotten = registry.compare(&all, ASKED).unknown;
         let mut suspects = Suspects::default();
@@ -58,8 +60,8 @@ impl Protocol {
         Some(())
     }
 
-    /// What is held, not complete, and no longer this node's is dropped; what the producer has of
-    /// it may yet go out.
+    /// Drops batches that are in flight, incomplete and no longer this node's. Records that the
+    /// producer has of them may still be sent.
     fn give_up(&self, state: &mut State, slot: usize, own: &[BatchId]) {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         for batch in 0..BATCHES {
@@ -74,7 +76,7 @@ impl Protocol {
     }
 }
 
-/// When things were that a check compares, in its own order.
+/// The moments that a check compares, in its own order.
 const LONG_AGO: Monotonic = second(1);
 const BEATEN: Monotonic = second(2);
 const UNBEATEN: Monotonic = second(3);
@@ -85,7 +87,7 @@ const fn second(second: u64) -> Monotonic {
     Monotonic::from_start(std::time::Duration::from_secs(second))
 }
 
-/// The registry as the product keeps them.
+/// The registry as the product keeps it.
 fn registry_of(node: &Node, check: &Check) -> BatchRegistry<()> {
     let mut registry = BatchRegistry::default();
     for batch in 0..BATCHES {

@@ -1,14 +1,15 @@
-//! Those who ask: submits, cancels, replacements by name.
+//! The clients: submits, cancels and replacements by name.
 
 use punctual::engine::placing::Place;
 
 use super::state::{Cancel, Late, Look, Property, Put, Rows, State, Status, bit, row_bit, row_of, task_of};
 use super::{Action, Mistake, Protocol, no_more};
 
-/// A task is looked for so often, as its submitter knows it and then as the follow-up that it is:
-/// `postgres::cancel`.
+/// The number of times that a cancel looks for a task: first under the id that its submitter knows,
+/// then as its follow-up. See `postgres::tasks::cancel`.
 const ROUNDS_MAX: u8 = 3;
-/// A task that stands in a table and cannot be had is looked at so often: `node::replacer`.
+/// The number of times that a replacement looks at a task that is in a table but cannot be taken
+/// out. See `node::requests::replacer`.
 const LOOKS_MAX: u8 = 3;
 
 impl Protocol {
@@ -17,7 +18,7 @@ impl Protocol {
         let asked_for = self.scope.submits.contains(&state.tick) && state.late.is_none();
         if asked_for && next < u32::from(self.scope.task_count) && !(self.scope.is_named && next > 0) {
             let task = u8::try_from(next).unwrap();
-            // The nodes are alike; let it be the first.
+            // The nodes are alike, so the first running one stands for all.
             if state.nodes[0].status == Status::Running {
                 actions.push(Action::Submit { slot: 0, task });
                 actions.push(Action::SubmitUnanswered { slot: 0, task });
@@ -48,7 +49,7 @@ impl Protocol {
             }
             Action::CancelUnanswered => {
                 no_more(&mut state.faults.answers)?;
-                // A look that was under way counts, but nobody learns of it.
+                // A look that was in progress counts, but its result is lost.
                 self.look(state)?;
                 state.cancel = Cancel::Answered;
                 Some(())
@@ -106,7 +107,7 @@ impl Protocol {
         }
     }
 
-    /// One statement of a cancel, or all of them.
+    /// Takes one step of a cancel, or all of them.
     fn look(&self, state: &mut State) -> Option<()> {
         if state.cancel == Cancel::NotAsked {
             let row = u8::try_from(row_of(usize::from(self.scope.cancels?), 0)).unwrap();
@@ -121,8 +122,8 @@ impl Protocol {
         }
     }
 
-    /// The far table first, for a task moves from there to a leaf and never back; then what it is
-    /// now, if it was put off and certainly not sent.
+    /// Looks in the far table first, because a task moves from there to a leaf and never back. Then
+    /// looks for its follow-up, if the task was deferred and certainly not sent.
     fn look_once(&self, state: &mut State) -> Option<()> {
         let Cancel::Looking { row, look, round, was_too_late } = state.cancel else { return None };
         let looking = |row, look, round| Cancel::Looking { row, look, round, was_too_late };
@@ -152,8 +153,8 @@ impl Protocol {
         Some(())
     }
 
-    /// Notes that the task was claimed, sent or final at some moment of its cancel: then too late
-    /// is true.
+    /// Records that the task was claimed, sent or final at some moment of its cancel. The verdict
+    /// "too late" is then true.
     pub fn watch_the_cancel(&self, state: &mut State) {
         let Cancel::Looking { row, was_too_late: false, .. } = state.cancel else { return };
         let task = task_of(usize::from(row));
@@ -173,7 +174,7 @@ impl Protocol {
         }
     }
 
-    /// The entry of the name is locked until the transaction ends.
+    /// Returns true while another transaction holds the lock on the entry of the name.
     pub fn is_locked(&self, state: &State) -> bool {
         !self.is(Mistake::ReplaceWithoutLock) && state.puts.iter().any(|put| matches!(put, Put::LookedFar { .. }))
     }
@@ -205,7 +206,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The row goes, and its line says which task takes its place.
+    /// Removes the row. Its execlog line names the task that takes its place.
     fn replace(&self, state: &mut State, put: usize, row: usize, is_far: bool) -> bool {
         let is_taken = self.take_out(&mut state.db, row, is_far);
         if is_taken {
@@ -214,12 +215,12 @@ impl Protocol {
         is_taken
     }
 
-    /// `is the task of a name final`, of a row that is in neither table.
+    /// `is the task of a name final`, for a row that is in neither table.
     fn is_final(&self, state: &State, row: usize) -> bool {
         state.db.claimed() & row_bit(row) == 0 && state.db.follow[task_of(row)].is_none()
     }
 
-    /// The look-up that tells why a row was not to be had.
+    /// Looks up why a row could not be taken out.
     fn put_verdict(&self, state: &mut State, put: usize) -> Option<()> {
         let Put::Gone { row, looks } = state.puts[put] else { return None };
         let rows = state.db.rows_of(task_of(usize::from(row)));
@@ -233,7 +234,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The new task, and the entry that stands for it from now on.
+    /// Inserts the new task and points the entry of the name at it.
     fn put_in_place(&self, state: &mut State, put: usize) -> Option<()> {
         let task = put + 1;
         let is_far = self.decisions.place(task, state.tick, false) == Place::Far;

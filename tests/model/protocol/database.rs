@@ -1,5 +1,5 @@
-//! What the statements do to the tables, each all or nothing. What the comments call by name stands
-//! in `src/postgres`.
+//! The effects of the statements on the tables. Each statement takes effect completely or not at
+//! all. Names in the comments are those of statements in `src/postgres`.
 
 use super::decisions::is_visible;
 use super::state::{
@@ -8,7 +8,7 @@ use super::state::{
 };
 use super::{Mistake, Protocol};
 
-/// A settle that was refused: its follow-up has no leaf, or is there already.
+/// A settle that was refused: its follow-up has no leaf, or exists already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 
@@ -27,7 +27,7 @@ impl Database {
             .fold(0, |all, batch| all | bit(batch))
     }
 
-    /// Rows of unsettled batches.
+    /// Returns the rows of unsettled batches.
     pub fn claimed(&self) -> Rows {
         self.batches.iter().filter(|batch| !batch.is_settled).fold(0, |all, batch| all | batch.rows)
     }
@@ -38,22 +38,22 @@ impl Database {
 }
 
 impl Protocol {
-    /// Rows of `task` that a statement sees.
+    /// Returns the rows that a statement sees.
     pub fn visible(&self, db: &Database) -> Rows {
         if is_visible(db.leaf) { db.near } else { db.near & !self.in_leaf(db) }
     }
 
-    /// Rows that are in the leaf whose time passes.
+    /// Returns the rows in the leaf whose time passes.
     pub fn in_leaf(&self, db: &Database) -> Rows {
         each(db.near).filter(|row| self.decisions.is_in_leaf(db.due[*row])).fold(0, |all, row| all | row_bit(row))
     }
 
-    /// A synchronous commit makes durable what was committed before it.
+    /// A synchronous commit also makes all earlier commits durable.
     pub fn commit(&self, state: &mut State) {
         state.undo = None;
     }
 
-    /// `submit`: a row, in one of the two tables; false when it has no leaf.
+    /// `submit`: inserts a row into one of the two tables. Returns false when it has no leaf.
     pub fn insert(&self, db: &mut Database, row: usize, due: u8, is_far: bool) -> bool {
         if !is_far && db.leaf != Leaf::Attached && self.decisions.is_in_leaf(due) {
             return false;
@@ -67,7 +67,7 @@ impl Protocol {
         true
     }
 
-    /// `claim`: out of the table and into a batch.
+    /// `claim`: moves rows from the table into a batch.
     pub fn claim(&self, db: &mut Database, owner: u8, batch: usize, (rows, is_far): (Rows, bool)) {
         if is_far {
             db.far &= !rows;
@@ -77,7 +77,7 @@ impl Protocol {
         db.batches[batch] = Batch { rows, owner, is_settled: false, outcomes: [Progress::Waiting; TASKS] };
     }
 
-    /// Rows that a claim of this kind would take for a node with the shards `mine`.
+    /// Returns the rows that a claim of this kind would take for a node with the shards `mine`.
     pub fn claimable(&self, db: &Database, kind: usize, mine: u8) -> Rows {
         let kind = self.decisions.claims[kind];
         let rows = if kind.is_far { db.far } else { self.visible(db) };
@@ -88,8 +88,8 @@ impl Protocol {
         each(rows).filter(is_taken).fold(0, |all, row| all | row_bit(row))
     }
 
-    /// `settle`, and `settle with follow-ups`: true when the batch was the settler's, and
-    /// unsettled.
+    /// `settle` and `settle with follow-ups`. Returns true when the batch belonged to the settler
+    /// and was unsettled.
     pub fn settle(&self, db: &mut Database, owner: u8, batch: usize, outcomes: [Progress; TASKS]) -> Result<bool, Refused> {
         let found = db.batches[batch];
         let is_own = found.owner == owner || self.is(Mistake::SettleWithoutOwner);
@@ -114,7 +114,7 @@ impl Protocol {
         Ok(true)
     }
 
-    /// The next attempt; false when it cannot be inserted.
+    /// Inserts the next attempt. Returns false when it cannot be inserted.
     pub fn follow_up(&self, db: &mut Database, row: usize, maybe_sent: bool, due: u8) -> bool {
         let (task, next) = (task_of(row), row + 1);
         if (db.near | db.far) & row_bit(next) != 0 || !self.insert(db, next, due, false) {
@@ -143,7 +143,7 @@ impl Protocol {
         true
     }
 
-    /// `cancel in ..` and `take out a far task`: a row goes, and its line is written.
+    /// `cancel in ..` and `take out a far task`: deletes a row and writes its line.
     pub fn take_out(&self, db: &mut Database, row: usize, is_far: bool) -> bool {
         let task = task_of(row);
         let rows = if is_far { db.far } else { self.visible(db) };
@@ -164,7 +164,7 @@ impl Protocol {
         true
     }
 
-    /// `adopt`: the batches that change hands.
+    /// `adopt`: returns the batches that change their owner.
     pub fn adoptable(&self, db: &Database, identity: u8) -> Set {
         let is_free = |owner| !db.has_live_heart(owner) || (self.is(Mistake::AdoptWithoutHeartbeat) && owner != identity);
         db.batches_with(|batch| !batch.is_settled && is_free(batch.owner))

@@ -1,5 +1,6 @@
-//! What the product's own code decides. The model has no rule of its own for any of this: it asks
-//! `punctual::engine` and `punctual::domain`, and keeps the answers, for it asks millions of times.
+//! The decisions of the product's own code. The model has no rules of its own for them: it calls
+//! `punctual::engine` and `punctual::domain`. It keeps their answers, because it asks millions of
+//! times.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -18,34 +19,36 @@ use super::state::{Heart, IDENTITIES, Leaf, TASKS};
 
 pub const TTL: Duration = Duration::from_secs(3);
 const LEAF: Duration = Duration::from_secs(900);
-/// When the leaf begins that the tasks are due in: any multiple of its width.
+/// The beginning of the leaf in which the tasks are due. Any multiple of its width would do.
 pub const EPOCH: Timestamp = Timestamp::from_micros(1_795_252_500_000_000);
 
-/// When things are, from the beginning of the leaf.
+/// The times of a scope, relative to the beginning of the leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The moments of the model, ms.
+    /// The moments of the model, in milliseconds.
     pub ticks: &'static [i64],
-    /// When each task is due, ms.
+    /// The due time of each task, in milliseconds.
     pub due: [i64; TASKS],
-    /// The leaf is made at this tick: what is due in it is far before.
+    /// The tick at which the leaf is created. Tasks that are due in it are far tasks before that.
     pub leaf_at: u8,
 }
 
-/// Ids that one claim takes, at one tick.
+/// The ids that one claim takes at one tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClaimKind {
     pub tick: u8,
     pub is_far: bool,
-    /// Of all shards, not of the node's own.
+    /// True for a claim on all shards, false for the node's own.
     pub is_for_all: bool,
-    /// From the first moment of the leaf, so that it can be told to Postgres at another date.
+    /// The range of ids, relative to the first moment of the leaf, so that it can also be sent to
+    /// Postgres for another date.
     pub range: (i128, i128),
-    /// The due times that are in it.
+    /// The due times within the range.
     pub dues: u16,
 }
 
-/// What is known of another node: its heartbeat, how old it is, and whether etcd has its key.
+/// A node's knowledge of another node: its heartbeat, the age of that, and whether etcd has its
+/// key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Other {
     pub identity: u8,
@@ -54,11 +57,11 @@ pub struct Other {
     pub has_key: bool,
 }
 
-/// What a node decides about the others.
+/// A node's decisions about the others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
     pub declare_dead: Vec<u8>,
-    /// The tasks' shards that are this node's.
+    /// The shards of the tasks that belong to this node.
     pub mine: u8,
 }
 
@@ -67,7 +70,8 @@ type Seen = (u8, bool, [Option<Other>; IDENTITIES]);
 #[derive(Debug)]
 pub struct Decisions {
     pub times: Times,
-    /// Due times: those of the tasks, then those of what is put off at each tick, then the ticks.
+    /// All due times: first those of the tasks, then those of the follow-ups deferred at each tick,
+    /// then the ticks.
     pub dues: Vec<Timestamp>,
     pub claims: Vec<ClaimKind>,
     movable: Vec<u16>,
@@ -82,7 +86,7 @@ impl Decisions {
         let mut dues: Vec<Timestamp> = times.due.iter().map(|ms| at(*ms)).collect();
         let last = times.ticks.len() - 1;
         for (tick, ms) in times.ticks.iter().enumerate() {
-            // There is no later tick for the last one to wait for.
+            // There is no later tick than the last one to wait for.
             let delay = if tick == last { Duration::ZERO } else { retry_delay(1, 0) };
             dues.push(at(*ms).plus(delay));
         }
@@ -116,7 +120,7 @@ impl Decisions {
         }
     }
 
-    /// Of what is put off at `tick`.
+    /// Returns the due time of a follow-up that is deferred at `tick`.
     pub fn due_of_follow_up(&self, tick: u8) -> u8 {
         u8::try_from(TASKS).unwrap() + tick
     }
@@ -155,7 +159,7 @@ impl Decisions {
         Rule::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], || may_claim)
     }
 
-    /// What `identity` makes of the others.
+    /// Returns the decisions of `identity` about the others.
     pub fn standing(&self, identity: u8, is_etcd_away: bool, others: [Option<Other>; IDENTITIES]) -> Standing {
         let seen = (identity, is_etcd_away, others);
         self.standings.lock().unwrap().entry(seen).or_insert_with(|| decide(identity, is_etcd_away, &others)).clone()
@@ -170,9 +174,9 @@ fn moment(span: Duration) -> Monotonic {
     Monotonic::from_start(span)
 }
 
-/// All claims that a loop can come to at `now`, whatever it remembers: at the watermark, sweeping
-/// its own shards, what is long overdue in those of others (here in all of them, which is more than
-/// a node does), and the far table.
+/// Returns all claims that a loop can make at `now`, whatever it remembers: claims at the
+/// watermark, sweeps of its own shards, claims of long overdue tasks of other shards, and claims of
+/// the far table. The long overdue claims cover all shards here, more than a node covers.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
     let settings =
         Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
@@ -214,7 +218,7 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
     claims
 }
 
-/// When the observations end.
+/// The end of the observations.
 const END: Duration = Duration::from_secs(20);
 
 fn age_of(age: u8) -> Duration {
@@ -225,7 +229,7 @@ fn node_id(identity: u8) -> NodeId {
     NodeId::new(EPOCH, 0, u64::from(identity) + 1)
 }
 
-/// Reads the others' heartbeats each half second, as a node does, and decides by what it has seen.
+/// Reads the others' heartbeats every 0.5 s, as a node does, and decides from these observations.
 fn decide(identity: u8, is_etcd_away: bool, others: &[Option<Other>]) -> Standing {
     let mut liveness = Liveness::new(TTL);
     for half_second in 0..=40 {
@@ -254,7 +258,7 @@ fn decide(identity: u8, is_etcd_away: bool, others: &[Option<Other>]) -> Standin
     }
 }
 
-/// Whether the rows of a leaf in this state are seen by statements on the whole table.
+/// Returns true when statements on the whole table see the rows of a leaf in this state.
 pub fn is_visible(leaf: Leaf) -> bool {
     leaf == Leaf::Attached
 }

@@ -1,5 +1,5 @@
 //! Maintenance: far tasks are moved to their leaf, and the leaf whose time has passed is retired,
-//! step by step: `postgres::far`, `postgres::retire`.
+//! step by step. See `postgres::partitions::mover` and `postgres::partitions::retire`.
 
 use super::state::{Leaf, Retirer, Rows, State, Status, each, row_bit};
 use super::{Action, Mistake, Protocol};
@@ -8,8 +8,8 @@ impl Protocol {
     pub fn leaf_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let status = state.nodes[usize::from(slot)].status;
         if status == Status::Paused && is_of(state.retirer, slot) {
-            // The server goes on with a detach whose node stands still, and ends a session that has
-            // not said anything for long.
+            // The server continues a detach whose node is paused, and ends a session that has been
+            // silent for long.
             let is_detaching = state.db.leaf == Leaf::Detaching;
             actions.push(if is_detaching { Action::DetachEnds { slot } } else { Action::LockExpires { slot } });
         }
@@ -35,7 +35,7 @@ impl Protocol {
         }
     }
 
-    /// Far rows that have a leaf by now.
+    /// Returns the far rows whose leaf exists by now.
     pub fn movable(&self, state: &State) -> Rows {
         let dues = self.decisions.movable(state.tick);
         each(state.db.far).filter(|row| dues >> state.db.due[*row] & 1 == 1).fold(0, |all, row| all | row_bit(row))
@@ -95,7 +95,7 @@ impl Protocol {
         Some(())
     }
 
-    /// The lock of a retirer goes with its session.
+    /// The lock of a retirer ends with its session.
     pub fn retirer_is_gone(&self, state: &mut State, slot: usize) {
         if (0..2).any(|by| usize::from(by) == slot && is_of(state.retirer, by)) {
             state.retirer = Retirer::Nobody;

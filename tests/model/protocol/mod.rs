@@ -1,6 +1,6 @@
-//! The protocol as a state machine: what nodes, Postgres, Kafka and etcd do with a few tasks, one
-//! committed transaction or one message at a time, with faults between any two of them.
-//! `docs/testing.md` says what it covers and what it leaves out.
+//! The protocol as a state machine: the actions of nodes, Postgres, Kafka and etcd on a few tasks.
+//! Each step is one committed transaction or one message, and a fault may occur between any two
+//! steps. `docs/testing.md` lists the scope of the model and its omissions.
 
 pub mod check;
 pub mod clients;
@@ -20,7 +20,7 @@ use state::{Batch, Book, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, No
 
 use super::checker::Model;
 
-/// A deliberate mistake: a control of the checker. Each breaks a property.
+/// A deliberate mistake, which is a control of the checker. Each breaks a property.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     SettleWithoutOwner,
@@ -43,11 +43,11 @@ pub enum Mistake {
     FrozenRetirerKeepsItsLock,
 }
 
-/// What can happen. `slot` is a node's place; an identity is one start of a node.
+/// The actions. `slot` is a node's place; an identity is one start of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     Tick,
-    // Those who ask.
+    // Clients.
     Submit { slot: u8, task: u8 },
     SubmitUnanswered { slot: u8, task: u8 },
     Cancel,
@@ -71,7 +71,7 @@ pub enum Action {
     SettleUnanswered { slot: u8, batch: u8 },
     SettleAgain { slot: u8, batch: u8 },
     InsertOwed { slot: u8 },
-    // Looking after batches.
+    // Checks of the node's own batches.
     Ask { slot: u8 },
     TakeIn { slot: u8 },
     Adopt { slot: u8 },
@@ -85,7 +85,7 @@ pub enum Action {
     Finalize { slot: u8 },
     DropOrKeep { slot: u8 },
     LockExpires { slot: u8 },
-    // Life and death.
+    // Heartbeats, crashes and starts of nodes.
     Beat { slot: u8 },
     Age { identity: u8 },
     AgeOfTheLiving { identity: u8 },
@@ -95,7 +95,7 @@ pub enum Action {
     Pause { slot: u8 },
     Wake { slot: u8 },
     Restart { slot: u8 },
-    // The servers.
+    // Servers.
     LateCommit,
     LateAbort,
     PostgresCrash,
@@ -192,7 +192,7 @@ impl Model for Protocol {
             self.node_actions(state, slot, actions);
             self.leaf_actions(state, slot, actions);
         }
-        // What goes wrong while there is nothing to lose is of no interest.
+        // Faults are of no interest while there is no task to lose.
         if state.accepted != 0 || state.late.is_some() {
             self.world_actions(state, actions);
         }
@@ -272,8 +272,8 @@ impl Model for Protocol {
 }
 
 impl Protocol {
-    /// All tasks have ended, and nobody remembers or awaits anything: whatever comes changes
-    /// nothing for them.
+    /// Returns true when all tasks have ended and no node or client remembers or awaits anything.
+    /// Later actions then change nothing for the tasks.
     fn is_all_over(&self, state: &State) -> bool {
         let is_blank = |node: &Node| {
             let is_idle = node.registry.iter().all(|book| *book == Book::None) && node.check.is_none();
@@ -293,7 +293,7 @@ impl Protocol {
     }
 }
 
-/// All kinds of actions but those of mistakes.
+/// All kinds of actions except those of mistakes.
 pub const KINDS: [&str; 49] = [
     "Tick",
     "Submit",
@@ -346,7 +346,7 @@ pub const KINDS: [&str; 49] = [
     "EtcdStuck",
 ];
 
-/// The name of an action without its arguments.
+/// Returns the name of an action without its arguments.
 pub fn kind_of(action: Action) -> &'static str {
     match action {
         Action::Tick => "Tick",
@@ -403,7 +403,7 @@ pub fn kind_of(action: Action) -> &'static str {
     }
 }
 
-/// Two states that differ in nothing that can ever be told are one: so there are fewer of them.
+/// Makes states equal that can never be told apart, so that there are fewer states to visit.
 fn forget_what_does_not_matter(state: &mut State) {
     let can_be_undone = state.faults.postgres > 0;
     if !can_be_undone {
@@ -421,8 +421,8 @@ fn forget_what_does_not_matter(state: &mut State) {
             node.fresh = 0;
         }
         for batch in 0..BATCHES {
-            // Without a crash of Postgres to come no settle is ever missed, but for those that one
-            // has undone already.
+            // If Postgres will not crash again, only settles that an earlier crash has undone can
+            // be missing.
             let found = &state.db.batches[batch];
             let is_missed = !found.is_settled && found.owner == node.identity;
             let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1) || node.undone >> batch & 1 == 1;
@@ -444,7 +444,7 @@ fn forget_what_does_not_matter(state: &mut State) {
     }
 }
 
-/// A node that has just been started.
+/// Returns a node that has just started.
 pub fn started(identity: u8) -> Node {
     node_of(identity, Status::Running)
 }

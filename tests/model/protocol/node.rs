@@ -1,4 +1,4 @@
-//! What a node does: claim, publish, settle, adopt, beat, declare others dead.
+//! The actions of a node: claim, publish, settle, adopt, send heartbeats, declare others dead.
 
 use punctual::domain::Failure;
 use punctual::engine::batch_registry::Effect;
@@ -12,7 +12,7 @@ use super::state::{
 use super::{Action, Mistake, Protocol, no_more, to_declare};
 
 impl Protocol {
-    /// The node trusts itself, and is not in doubt.
+    /// Returns true when the node trusts itself and is not in doubt.
     pub fn may_publish(&self, state: &State, slot: u8) -> bool {
         let node = &state.nodes[usize::from(slot)];
         node.status == Status::Running && node.doubt == 0 && self.decisions.is_trusted(state.age[usize::from(node.identity)])
@@ -30,7 +30,7 @@ impl Protocol {
             let node = state.nodes.iter().find(|node| node.identity == identity);
             let is_running = node.is_some_and(|node| node.status == Status::Running);
             let has_key = match state.etcd {
-                // A node without a heartbeat for a TTL ends its session itself.
+                // A node whose heartbeats have failed for a TTL ends its session itself.
                 Etcd::Right => is_running && state.age[at] < 2,
                 Etcd::Away | Etcd::Empty => false,
                 Etcd::Stuck => true,
@@ -131,7 +131,7 @@ impl Protocol {
             Action::ClaimUnanswered { slot, kind } => self.claim_step(state, slot, kind, false),
             Action::HandOver { slot, batch, task } => self.hand_over(state, slot, usize::from(batch), usize::from(task)),
             Action::HandOverUncommitted { task, .. } => {
-                // Its claim is rolled back; the record is in the topic.
+                // The claim is rolled back, but the record is in the topic.
                 append(state, usize::from(task));
                 state.broken = Some(super::Property::NotClaimed);
                 Some(())
@@ -256,7 +256,7 @@ impl Protocol {
         Some(())
     }
 
-    /// A record that is not acknowledged: what is to be done about it is the engine's to say.
+    /// Handles a record that is not acknowledged. The engine decides how to go on.
     fn fail(&self, state: &mut State, action: Action) -> Option<()> {
         let mut circumstances = Circumstances::default();
         let (failure, slot, batch, task) = match action {
@@ -284,7 +284,7 @@ impl Protocol {
         let was_sent = state.nodes[usize::from(slot)].maybe_sent >> batch & 1 == 1;
         let queued = &mut state.nodes[usize::from(slot)].progress[batch][task];
         if failure == Failure::Unknown && *queued == Progress::Queued {
-            // It may still be on its way.
+            // The record may still be on its way.
             state.ghosts[task] += 1;
         }
         let due = self.decisions.due_of_follow_up(state.tick);
@@ -295,13 +295,13 @@ impl Protocol {
             Remedy::Defer => Progress::Deferred { maybe_sent: was_sent || failure == Failure::Unknown, due },
         };
         if *queued == Progress::Waiting {
-            // It is handed over again, and an earlier attempt may be in the topic.
+            // The record is handed over again, and an earlier attempt may be in the topic.
             state.nodes[usize::from(slot)].maybe_sent |= bit(batch);
         }
         Some(())
     }
 
-    /// Follow-ups that are overdue are due now.
+    /// Defers tasks to their follow-ups. A follow-up that is overdue is due now.
     pub fn put_off(&self, mut outcomes: [Progress; TASKS], tick: u8) -> [Progress; TASKS] {
         for outcome in &mut outcomes {
             if let Progress::Deferred { due, .. } = outcome {
@@ -311,7 +311,8 @@ impl Protocol {
         outcomes
     }
 
-    /// A settle with a follow-up moves its name's entry, so waits for who holds it.
+    /// A settle with a follow-up moves the entry of its name, so it waits for the lock on that
+    /// entry.
     pub fn waits_for_the_name(&self, state: &State, batch: usize, outcomes: &[Progress; TASKS]) -> bool {
         let is_deferred = outcomes.iter().any(|outcome| matches!(outcome, Progress::Deferred { .. }));
         let has_entry = state
@@ -328,13 +329,13 @@ impl Protocol {
             return None;
         }
         let before = state.db;
-        // What is refused is repeated.
+        // A refused settle is retried.
         let is_done = self.settle(&mut state.db, state.nodes[at].identity, batch, outcomes).ok()?;
         if is_done {
             state.undo.get_or_insert(before);
             self.owe(state, at, batch, &outcomes);
         }
-        // Settled before, and its own: by a settle whose answer was lost.
+        // The batch was settled before by this node, with a settle whose answer was lost.
         let is_in_doubt = state.db.batches[batch].owner == state.nodes[at].identity;
         let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer) || Effect::of(is_done, is_in_doubt) == Effect::None;
         let node = &mut state.nodes[at];
@@ -352,7 +353,7 @@ impl Protocol {
         }
     }
 
-    /// A settle that a crash of Postgres undid.
+    /// Repeats a settle that a crash of Postgres undid.
     fn settle_again(&self, state: &mut State, slot: u8, batch: usize) -> Option<()> {
         let at = usize::from(slot);
         let known = state.nodes[at].progress[batch];
@@ -393,7 +394,7 @@ impl Protocol {
         if is_answered {
             let node = &mut state.nodes[usize::from(slot)];
             node.to_load |= adopted;
-            // What it had settled before somebody else had the batch is void.
+            // Settles from before another node had the batch are void.
             for batch in each(u16::from(adopted)) {
                 let book = &mut node.registry[batch];
                 *book = if *book == Book::Held { Book::Held } else { Book::None };

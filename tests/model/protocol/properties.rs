@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! The properties that must hold in every state.
 
 use super::Protocol;
 use super::state::{Database, Progress, Property, State, TASKS, each};
@@ -16,7 +16,7 @@ pub const TRUE_RECEIPT: &str = "what is settled as published is in the topic";
 pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub const IN_BOUNDS: &str = "the bounds of the model are wide enough";
 
-/// Final lines of a task in the execlog.
+/// Returns the number of final lines of a task in the execlog.
 pub fn final_lines(db: &Database, task: usize) -> u32 {
     let is_final = |batch: &&super::Batch| {
         batch.is_settled
@@ -26,7 +26,7 @@ pub fn final_lines(db: &Database, task: usize) -> u32 {
     u32::try_from(db.batches.iter().filter(is_final).count()).unwrap() + u32::from(db.cancelled[task])
 }
 
-/// Rows and batches that still have a task.
+/// Returns the number of rows and batches that still contain a task.
 fn pending_places(db: &Database, task: usize) -> u32 {
     let rows = db.rows_of(task);
     let claimed: u32 = db.batches.iter().filter(|batch| !batch.is_settled).map(|batch| (batch.rows & rows).count_ones()).sum();

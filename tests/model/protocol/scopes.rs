@@ -1,5 +1,5 @@
-//! What the model is asked to go through: a few small worlds, each with the faults that bite there.
-//! Together they have every action.
+//! The scopes of the search: a few small worlds, each with the faults that matter there. Together
+//! they contain every action.
 
 use std::ops::RangeInclusive;
 
@@ -12,18 +12,18 @@ pub struct Scope {
     pub times: Times,
     pub first_tick: u8,
     pub task_count: u8,
-    /// Ticks at which tasks may be submitted.
+    /// The ticks at which tasks may be submitted.
     pub submits: RangeInclusive<u8>,
-    /// Submits within the window go straight into a batch.
+    /// True when submits within the window go straight into a batch.
     pub claims_on_insert: bool,
-    /// The task that somebody cancels.
+    /// The task that a client cancels.
     pub cancels: Option<u8>,
-    /// All tasks have one name: the first is submitted, the others replace it.
+    /// True when all tasks have one name: the first is submitted, and the others replace it.
     pub is_named: bool,
     pub put_count: u8,
-    /// A leaf of the past is retired.
+    /// True when a leaf of the past is retired.
     pub retires: bool,
-    /// Cancels, replacements and detaches are taken step by step.
+    /// True when cancels, replacements and detaches are taken step by step.
     pub is_stepwise: bool,
     pub faults: Faults,
 }
@@ -31,12 +31,12 @@ pub struct Scope {
 pub const NO_FAULTS: Faults =
     Faults { nodes: 0, answers: 0, acknowledgements: 0, refusals: 0, refusals_for_good: 0, postgres: 0, heartbeats: 0, etcd: 0 };
 
-/// Before the leaf is there, a window before the due time, just after it, and when it is long
-/// overdue.
+/// Four moments: before the leaf exists, one window before the due time, just after the due time,
+/// and when the task is long overdue.
 const SHORT: Times = Times { ticks: &[-600_000, 0, 1_000, 20_000], due: [100, 100, 100], leaf_at: 1 };
-/// Until the leaf's time is over.
+/// As [`SHORT`], until the leaf's time is over.
 const PAST: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000], due: [100, 100, 100], leaf_at: 1 };
-/// The same, and a moment later.
+/// As [`PAST`], and a moment later.
 const LONG: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000, 981_000], due: [100, 100, 100], leaf_at: 1 };
 
 const PLAIN: Scope = Scope {
@@ -54,19 +54,19 @@ const PLAIN: Scope = Scope {
     faults: NO_FAULTS,
 };
 
-/// Claim, publish, settle, adopt: a node dies or is paused, an answer is lost.
+/// Claim, publish, settle, adopt, while a node dies or is paused and an answer is lost.
 pub fn life_and_death() -> Scope {
     let faults = Faults { nodes: 1, answers: 1, ..NO_FAULTS };
     Scope { name: "life and death", first_tick: 0, submits: 0..=2, claims_on_insert: true, faults, ..PLAIN }
 }
 
-/// A node is paused, or gets no heartbeat through, and goes on with what it has in memory.
+/// A node is paused, or its heartbeats do not get through. It goes on with the tasks in its memory.
 pub fn zombies() -> Scope {
     let faults = Faults { nodes: 1, heartbeats: 1, ..NO_FAULTS };
     Scope { name: "zombies", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// An acknowledgement does not come, and a node dies or is paused.
+/// An acknowledgement does not arrive, and a node dies or is paused.
 pub fn acknowledgements() -> Scope {
     let faults = Faults { nodes: 1, acknowledgements: 1, ..NO_FAULTS };
     Scope { name: "acknowledgements", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
@@ -78,19 +78,19 @@ pub fn two_tasks() -> Scope {
     Scope { name: "two tasks", first_tick: 2, task_count: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// A task that is put off after its node died or was paused, and its cancel.
+/// A task is deferred after its node died or was paused, and is cancelled.
 pub fn adopted_and_cancelled() -> Scope {
     let faults = Faults { nodes: 1, refusals: 1, ..NO_FAULTS };
     Scope { name: "adopted and cancelled", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
 }
 
-/// A task that is put off twice, for one reason and another, and its cancel.
+/// A task is deferred twice, for different reasons, and is cancelled.
 pub fn deferral_and_cancel() -> Scope {
     let faults = Faults { acknowledgements: 1, refusals: 1, ..NO_FAULTS };
     Scope { name: "deferral and cancel", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
 }
 
-/// Settles whose answers are lost, and which are repeated.
+/// Settles whose answers are lost are retried.
 pub fn late_settles() -> Scope {
     let faults = Faults { answers: 2, refusals: 1, ..NO_FAULTS };
     Scope { name: "late settles", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
@@ -102,13 +102,14 @@ pub fn far_and_cancel() -> Scope {
     Scope { name: "far and cancel", first_tick: 0, submits: 0..=1, task_count: 2, cancels: Some(0), faults, ..PLAIN }
 }
 
-/// A leaf is retired while a submit is late and a node dies.
+/// A leaf is retired while a submit commits late and a node dies.
 pub fn leaves() -> Scope {
     let faults = Faults { nodes: 1, answers: 1, ..NO_FAULTS };
     Scope { name: "leaves", times: PAST, retires: true, first_tick: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// Postgres crashes and undoes settles, and their follow-ups, whose leaf goes meanwhile.
+/// Postgres crashes and undoes settles and their follow-ups. The follow-ups' leaf is retired
+/// meanwhile.
 pub fn undone_settles() -> Scope {
     let faults = Faults { refusals: 1, postgres: 1, ..NO_FAULTS };
     Scope { name: "undone settles", times: LONG, retires: true, first_tick: 2, submits: 2..=2, faults, ..PLAIN }
@@ -120,13 +121,13 @@ pub fn crashes() -> Scope {
     Scope { name: "crashes", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// etcd is wrong, and heartbeats do not come.
+/// etcd is wrong, and heartbeats do not arrive.
 pub fn membership() -> Scope {
     let faults = Faults { heartbeats: 1, etcd: 1, ..NO_FAULTS };
     Scope { name: "membership", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// A name whose task is replaced twice, while it is moved, claimed, put off and cancelled.
+/// The task of a name is replaced twice, while it is moved, claimed, deferred and cancelled.
 pub fn names() -> Scope {
     let faults = Faults { refusals: 1, ..NO_FAULTS };
     Scope {

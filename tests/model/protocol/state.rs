@@ -1,12 +1,12 @@
-//! What the world of the model is made of: Postgres, two nodes, the topic, and those who ask. Small
-//! numbers and bits, for there are millions of it.
+//! The state of the model: Postgres, two nodes, the topic and the clients. All fields are small
+//! numbers and bits, because the search holds millions of states.
 
 pub const TASKS: usize = 3;
-/// Rows that one task may be, one after another.
+/// The number of rows that one task may become, one after another.
 pub const ATTEMPTS: usize = 3;
 pub const ROWS: usize = TASKS * ATTEMPTS;
 pub const BATCHES: usize = 5;
-/// Starts of nodes: an identity is new at every start.
+/// The number of node starts: every start has a new identity.
 pub const IDENTITIES: usize = 3;
 pub const SLOTS: usize = 2;
 pub const PUTS: usize = 2;
@@ -38,14 +38,14 @@ pub fn each(set: u16) -> impl Iterator<Item = usize> {
     (0..16).filter(move |number| set >> number & 1 == 1)
 }
 
-/// How far a task of a batch has come in the memory of a node, or in a settled batch.
+/// The progress of a task of a batch, in the memory of a node or in a settled batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Progress {
     #[default]
     Waiting,
-    /// With the producer.
+    /// Handed over to the producer.
     Queued,
-    /// In the topic, and the acknowledgement is on its way.
+    /// In the topic; the acknowledgement is on its way.
     Appended,
     Published,
     Deferred {
@@ -64,14 +64,14 @@ impl Progress {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
-    /// None: there is no such batch.
+    /// Empty when there is no such batch.
     pub rows: Rows,
     pub owner: u8,
     pub is_settled: bool,
     pub outcomes: [Progress; TASKS],
 }
 
-/// A leaf whose time passes.
+/// The leaf whose time passes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Leaf {
     Attached,
@@ -93,23 +93,23 @@ pub struct Follow {
     pub maybe_sent: bool,
 }
 
-/// What Postgres has.
+/// The contents of Postgres.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Database {
     pub far: Rows,
     pub near: Rows,
-    /// The due time of each row that there is or was: it is in the row's id.
+    /// The due time of each row, past or present: the row's id contains it.
     pub due: [u8; ROWS],
     pub leaf: Leaf,
     pub batches: [Batch; BATCHES],
-    /// Lines of cancelled tasks.
+    /// The number of `cancelled` lines of each task.
     pub cancelled: [u8; TASKS],
-    /// The task that was put in the place of each; 0: none, for the first task of a name replaces
-    /// nothing.
+    /// The task that replaced each task. 0 means none, because the first task of a name replaces no
+    /// other.
     pub replaced_by: [u8; TASKS],
     pub dead_letters: Set,
     pub follow: [Option<Follow>; TASKS],
-    /// The entry of the one name: its row.
+    /// The row that the entry of the only name points at.
     pub entry: Option<u8>,
     pub hearts: [Heart; IDENTITIES],
 }
@@ -121,26 +121,26 @@ pub enum Status {
     Paused,
 }
 
-/// What a node's registry say of a batch.
+/// The state of a batch in a node's registry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Book {
     None,
     Held,
     Settled,
-    /// Settled, and a heartbeat has been answered since.
+    /// Settled, and a heartbeat has succeeded since.
     Durable,
 }
 
-/// A question after the node's own unsettled batches, as it was answered.
+/// The answer to a node's query for its own unsettled batches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Check {
     pub own: Set,
-    /// Settles that were durable when it was asked.
+    /// The settles that were durable when the query was sent.
     pub durable: Set,
     pub clears_doubt: bool,
 }
 
-/// A node that is to be declared dead, provided that it has not beaten since.
+/// A node that is to be declared dead, unless it has sent a heartbeat since.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Declare {
     pub node: u8,
@@ -152,25 +152,26 @@ pub struct Declare {
 pub struct Node {
     pub identity: u8,
     pub status: Status,
-    /// It does not know whether its batches are still its own; 2: again, since it asked.
+    /// 1: the node does not know whether its batches are still its own. 2: again, since its last
+    /// query.
     pub doubt: u8,
     pub registry: [Book; BATCHES],
-    /// Batches that somebody else may have published.
+    /// Batches that another node may have published.
     pub maybe_sent: Set,
     pub progress: [[Progress; TASKS]; BATCHES],
     pub check: Option<Check>,
-    /// Entries that changed since the question.
+    /// Entries that changed since the query.
     pub fresh: Set,
     pub suspects: Set,
     pub to_load: Set,
-    /// Settles to repeat.
+    /// Settles to retry.
     pub undone: Set,
     pub declare: Option<Declare>,
-    /// Follow-ups that are to be inserted after the settle; only by mistake.
+    /// Follow-ups that are to be inserted after the settle, which only a mistake causes.
     pub owed: Rows,
 }
 
-/// A statement whose node has given up waiting for it, and which may yet take effect.
+/// A statement that may still take effect after its node has given up waiting for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Late {
     Claim { slot: u8, identity: u8, kind: u8, batch: u8 },
@@ -186,7 +187,7 @@ pub enum Look {
     Follow,
 }
 
-/// A cancel under way.
+/// A cancel in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cancel {
     NotAsked,
@@ -194,15 +195,15 @@ pub enum Cancel {
     Answered,
 }
 
-/// A replacement under way.
+/// A replacement in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Put {
     NotAsked,
-    /// The entry is locked, its row is not in the far table.
+    /// The entry is locked, and its row is not in the far table.
     LookedFar {
         row: u8,
     },
-    /// The row was not to be had: a look-up tells.
+    /// The row could not be taken out. A look-up tells why.
     Gone {
         row: u8,
         looks: u8,
@@ -216,42 +217,42 @@ pub enum Put {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Etcd {
-    /// Who runs has a key, who does not has none.
+    /// A node has a key exactly while it runs.
     Right,
     Away,
-    /// It has lost all keys.
+    /// etcd has lost all keys.
     Empty,
-    /// It still has the keys of the dead.
+    /// etcd still has the keys of dead nodes.
     Stuck,
 }
 
-/// The one who retires the leaf.
+/// The node that retires the leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Retirer {
     Nobody,
-    /// It has seen that the leaf is empty.
+    /// The node has seen that the leaf is empty.
     Prepared(u8),
     Detaching(u8),
-    /// The detach has ended, and its lock is not given back yet.
+    /// The detach has ended, and the node still holds its lock.
     Holding(u8),
 }
 
-/// What may still go wrong, by kind.
+/// The faults that may still occur, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Faults {
     /// Crashes and pauses of nodes.
     pub nodes: u8,
     /// Statements whose answer is lost.
     pub answers: u8,
-    /// Acknowledgements that do not come.
+    /// Acknowledgements that do not arrive.
     pub acknowledgements: u8,
     /// Records that are not sent.
     pub refusals: u8,
-    /// Records that are refused for good.
+    /// Records that are refused permanently.
     pub refusals_for_good: u8,
     /// Crashes of Postgres.
     pub postgres: u8,
-    /// Nodes that do not get a heartbeat through.
+    /// Nodes whose heartbeats do not get through.
     pub heartbeats: u8,
     pub etcd: u8,
 }
@@ -259,21 +260,21 @@ pub struct Faults {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     pub db: Database,
-    /// Postgres as a crash would leave it: settles do not wait for the disk.
+    /// Postgres as a crash would leave it, because settles do not wait for the disk.
     pub undo: Option<Database>,
     pub nodes: [Node; SLOTS],
-    /// How long no heartbeat of an identity has come: 0 lately, 1 longer than it may trust itself,
-    /// 2 a TTL, 3 three TTL.
+    /// The time since the last heartbeat of each identity. 0: recent. 1: longer than the node may
+    /// trust itself. 2: one TTL. 3: three TTLs.
     pub age: [u8; IDENTITIES],
     pub started: u8,
     pub tick: u8,
     pub accepted: Set,
     pub next_batch: u8,
-    /// Records of each task in the topic.
+    /// The number of records of each task in the topic.
     pub sent: [u8; TASKS],
-    /// Records of dead producers that may yet reach the topic.
+    /// The number of records of dead producers that may still reach the topic.
     pub ghosts: [u8; TASKS],
-    /// Tasks of which an acknowledgement was lost or an owner was declared dead.
+    /// Tasks whose acknowledgement was lost or whose owner was declared dead.
     pub excused: Set,
     pub late: Option<Late>,
     pub cancel: Cancel,
@@ -281,17 +282,17 @@ pub struct State {
     pub retirer: Retirer,
     pub etcd: Etcd,
     pub faults: Faults,
-    /// A property that the last step broke.
+    /// The property that the last step broke.
     pub broken: Option<Property>,
 }
 
-/// What a step, not a state, can break.
+/// The properties that a step can break, in contrast to a state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Property {
-    /// A record was handed over that is in no unsettled batch of its node.
+    /// A node handed over a record that is in none of its unsettled batches.
     NotClaimed,
-    /// A cancel said too late of a task that was pending all the time.
+    /// A cancel returned "too late" for a task that was pending all the time.
     UntrueVerdict,
-    /// The bounds of the model are too narrow for it.
+    /// The limits of the model are too narrow for the scope.
     OutOfBounds,
 }

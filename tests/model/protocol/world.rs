@@ -1,5 +1,4 @@
-//! What happens to nodes and servers, and statements that take effect when nobody waits for them
-//! any more.
+//! Faults of nodes and servers, and statements that take effect after their caller has given up.
 
 use super::node::{append, as_u8, drop_batch};
 use super::state::{BATCHES, Book, Etcd, Heart, IDENTITIES, Late, NOBODY, SLOTS, State, Status, TASKS};

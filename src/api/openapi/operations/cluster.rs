@@ -1,4 +1,4 @@
-//! The cluster, and the interface itself.
+//! Operations of the cluster, and of the interface itself.
 
 use axum::http::StatusCode;
 

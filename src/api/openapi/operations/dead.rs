@@ -1,4 +1,4 @@
-//! Dead letters: list, put back, drop.
+//! Operations of dead letters: list, redrive, drop.
 
 use axum::http::StatusCode;
 
@@ -18,7 +18,8 @@ pub const LIST: Operation = Operation {
     sample: Sample { before: "", path: "/v1/dead?topic=demo&limit=10" },
 };
 
-/// Takes the id of a dead letter out of their list; where there is none, nothing more is asked.
+/// Shell lines that take the id of a dead letter from the list. Without one, the sample asks for no
+/// more.
 const A_DEAD_LETTER: &str = r#"id=$(curl --silent --show-error --fail "http://127.0.0.1:7070/v1/dead?topic=demo&limit=1" | sed -n 's/.*"id":"\([^"]*\)".*/\1/p')
 test -n "$id" &&"#;
 
@@ -34,7 +35,7 @@ pub const REDRIVE: Operation = Operation {
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
-/// How many there would be: a call for many that changes nothing.
+/// A dry run: a call for many that only counts and changes nothing.
 const DRY: &[Example] = &[Example {
     name: "dry",
     summary: "How many there would be",

@@ -1,4 +1,4 @@
-//! Lists of tasks, and how many there are.
+//! Operations of lists of tasks, and of counts.
 
 use axum::http::StatusCode;
 

@@ -1,4 +1,4 @@
-//! Tasks by their names.
+//! Operations of tasks by name.
 
 use axum::http::StatusCode;
 

@@ -1,4 +1,4 @@
-//! What a platform asks a node.
+//! Operations that a platform asks of a node: probes and metrics.
 
 use axum::http::StatusCode;
 

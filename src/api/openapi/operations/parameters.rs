@@ -1,4 +1,4 @@
-//! Parameters that several operations have.
+//! Parameters that several operations share.
 
 use crate::api::openapi::operation::Parameter;
 
@@ -20,7 +20,7 @@ pub const IF_NONE_MATCH: Parameter = Parameter::header(
     "Only if the name stands for none of these tasks, else 412: ids in quotes, or `*` for any task, so that a PUT only creates.",
     "EntityTags",
 );
-/// An id is its own tag.
+/// The tag of a task is its id.
 pub const IF_MATCH_OF_ID: Parameter =
     Parameter::header("If-Match", "Only if the id is one of these, in quotes, or `*`, else 412.", "EntityTags");
 pub const IF_NONE_MATCH_OF_ID: Parameter =

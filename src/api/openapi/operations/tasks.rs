@@ -1,4 +1,4 @@
-//! Tasks by their ids.
+//! Operations of tasks by id.
 
 use axum::http::StatusCode;
 
@@ -83,7 +83,7 @@ pub const SUBMIT_BATCH: Operation = Operation {
     sample: Sample { before: "", path: "/v1/tasks/batch" },
 };
 
-/// Submits a task to try something with, and takes its path out of the header `Location`.
+/// Shell lines that submit a task for a sample, and take its path from the header `Location`.
 const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/null --write-out '%header{location}' "http://127.0.0.1:7070/v1/tasks" \
   --header 'content-type: application/json' --data '{"topic":"demo","delay":"1h","payload":1}')"#;
 

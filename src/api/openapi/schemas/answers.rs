@@ -1,4 +1,4 @@
-//! What is answered: the members that [`crate::api::json::answers`],
+//! The schemas of answers: the members that [`crate::api::json::answers`],
 //! [`crate::api::problems::problem`] and the handlers write.
 
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ fn task() -> Value {
         "due_at": described("Moment", "The due time that was asked for; if that was past, the moment of the submit."),
         "state": reference("TaskState"),
         "replaced_by": described("TaskId", "The task in its place, when a PUT by name has replaced it: the last one, if that was replaced as well. It is followed through 10,000 replacements; what is named then was replaced, too."),
-        "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. NotReady when only the state is known." },
+        "attempt": { "type": "integer", "minimum": 1, "description": "Which attempt it is at. Missing when only the state is known." },
         "receipt": reference("Receipt"),
         "headers": described("Headers", "As submitted (bytes that are text are answered as text), and the `traceparent` of the request where the task brought none."),
         "payload": { "description": "The record's value, when it is JSON: byte for byte as submitted." },
@@ -119,7 +119,7 @@ fn topic_known() -> Value {
     })
 }
 
-/// Of many tasks; `done` is the member that counts them.
+/// Returns the schema of the answer to a change of many tasks. The member `done` counts them.
 fn many(done: &str, description: &str) -> Value {
     let properties = json!({
         done: count("How many, exactly; with `dry_run` how many there are."),
@@ -288,7 +288,7 @@ fn problem() -> Value {
         "request_id": { "type": "string", "description": "That of the header `x-request-id`, for the operator: the log has it at level debug. Not of a task of a batch." },
         "verdict": { "enum": ["too_late", "replaced", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
         "replaced_by": described("TaskId", "Of `replaced`: the task that stands in the place of the one that was meant."),
-        "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. NotReady when it stands for none."),
+        "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. Missing when it stands for none."),
         "task": described("Task", "The task that could not be stopped, or that was replaced."),
         "missing": { "type": "array", "items": reference("NotReady"), "description": "Of `/readyz`: what is missing." },
     });

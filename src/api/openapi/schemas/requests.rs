@@ -1,4 +1,4 @@
-//! What is asked: the bodies that [`crate::api::request::draft`] and
+//! The schemas of requests: the bodies that [`crate::api::request::draft`] and
 //! [`crate::api::handlers::tasks`] read.
 
 use serde_json::{Map, Value, json};
@@ -75,7 +75,7 @@ fn header_value() -> Value {
     })
 }
 
-/// A field of a task as it is submitted.
+/// Returns the schema of one field of a submitted task.
 fn property(name: &str) -> Value {
     match name {
         "topic" => described("TopicName", "The Kafka topic to publish to."),

@@ -1,4 +1,4 @@
-//! What both requests and answers speak of, and how one schema names another.
+//! The schemas that both requests and answers use, and references between schemas.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ pub fn reference(component: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{component}") })
 }
 
-/// A component with a description of this place.
+/// Returns a reference to a component, with a description for this use.
 pub fn described(component: &str, description: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{component}"), "description": description })
 }
 
-/// A component, or null, with a description of this place.
+/// Returns a schema for a component or null, with a description for this use.
 pub fn nullable(component: &str, description: &str) -> Value {
     json!({ "oneOf": [reference(component), { "type": "null" }], "description": description })
 }
@@ -22,7 +22,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     all
 }
 
-/// The values of headers that name a task.
+/// Returns the values of headers that name a task.
 fn header_values() -> Vec<(&'static str, Value)> {
     vec![
         (

@@ -1,12 +1,12 @@
-//! Crowds of tasks with keys: their ids have the order of the submits, so that those of a key lie
-//! close together.
+//! Tests hotspots of tasks with keys. Their ids are in the order of the submits, so the ids of one
+//! key are close together.
 
 use super::*;
 use crate::domain::{Headers, NewTask, Record, ShardCount, SubmitOrder};
 
 const HOTSPOT: usize = 50_000;
 
-/// A hotspot of so many keys, submitted in ten seconds, a day before it is due.
+/// Returns a hotspot of `key_count` keys, submitted over 10 s, a day before it is due.
 fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
     let (order, due_at) = (SubmitOrder::default(), at(1_000));
     let submitted = |number: usize| {
@@ -22,8 +22,8 @@ fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
     (0..HOTSPOT).map(submitted).collect()
 }
 
-/// Claims that brought something, that were too large, and that brought nothing, until a hotspot
-/// was claimed.
+/// Claims a hotspot. Returns the numbers of claims that found tasks, that were too large, and that
+/// found no tasks.
 fn claims_for(key_count: usize) -> [usize; 3] {
     let mut claiming = Claiming::new(SETTINGS, &ShardCount::DEFAULT.all().collect::<Vec<_>>());
     let mut table = hotspot_of(key_count);

@@ -1,20 +1,20 @@
-//! What is full, and what is a hotspot: the rules of claiming on a table of several topics.
+//! Tests full topics and hotspots: the rules of claiming on a table of several topics.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// A topic that may have so many tasks in flight, as the claimer sees it.
+/// A topic with an in-flight limit, as the claimer sees it.
 struct Bounded {
     name: TopicName,
     max: usize,
     in_flight: usize,
     is_full: bool,
-    /// How many are published in a tick.
+    /// The number of tasks published in a tick.
     pace: usize,
 }
 
-/// Some such topics, and a table of their tasks.
+/// Several such topics, and a table of their tasks.
 struct Busy {
     claiming: Claiming,
     topics: Vec<Bounded>,
@@ -70,7 +70,7 @@ impl Busy {
         self.turn(now, 40);
     }
 
-    /// The watermark as far as it is due, and so many pieces of what was set aside.
+    /// Claims at the watermark as far as it is due, and then `pieces` pieces of deferred ranges.
     fn turn(&mut self, now: Timestamp, pieces: usize) {
         while let Some(claim) = self.claiming.next_at_watermark(now) {
             self.carry_out(&claim);
@@ -103,7 +103,8 @@ fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_ot
     assert!(busy.claims < 1_000, "{} claims", busy.claims);
 }
 
-/// Until the last task of `topic` is claimed: how many of the others are.
+/// Claims until the last task of `topic` is claimed. Returns the number of tasks of other topics
+/// claimed meanwhile.
 fn claimed_before(busy: &mut Busy, topic: usize) -> usize {
     let others = |busy: &Busy| busy.table.len() - busy.left_of(topic);
     let before = others(busy);
@@ -118,7 +119,7 @@ fn claimed_before(busy: &mut Busy, topic: usize) -> usize {
 
 #[test]
 fn what_is_due_in_the_very_millisecond_of_a_hotspot_does_not_wait_for_it() {
-    // No topic is ever full. A few tasks of the last one lie among the hotspot.
+    // No topic is ever full. A few tasks of the last topic are among the hotspot.
     for hotspot_topics in [1, 2, 4] {
         let mut busy = Busy::new(&vec![(usize::MAX, 0); hotspot_topics + 1]);
         busy.table.extend((0..200_000).map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % hotspot_topics)));
@@ -135,8 +136,8 @@ fn what_is_due_in_the_very_millisecond_of_a_hotspot_does_not_wait_for_it() {
 #[test]
 fn a_small_hotspot_within_a_hotspot_is_looked_past_as_well() {
     let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0), (usize::MAX, 0)]);
-    // Nineteen of twenty are of the first topic, the rest of the second; one of the third comes
-    // last.
+    // Of every twenty tasks, nineteen are of the first topic and one of the second. One task of the
+    // third comes last.
     busy.table.extend((0..400_000_u64).map(|n| (id(1_000, n << 43), usize::from(n % 20 == 0))));
     busy.table.insert(id(1_000, (1 << 62) - 1), 2);
     let before = claimed_before(&mut busy, 2);
@@ -148,7 +149,7 @@ fn a_small_hotspot_within_a_hotspot_is_looked_past_as_well() {
 #[test]
 fn a_hotspot_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
     let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0)]);
-    // It is set aside as the watermark comes to it: a little more at each tick.
+    // The hotspot is deferred as the watermark reaches it, a little more at each tick.
     let hotspot = |millis: i64| (0..5_000_u64).map(move |n| (id(millis, n << 48), 0));
     busy.table.extend((1_000..1_100).flat_map(hotspot));
     let others: Vec<Uuid> = (1_000..1_100).map(|millis| id(millis, (1 << 62) - 1)).collect();
@@ -167,7 +168,7 @@ fn a_hotspot_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
 fn a_backlog_that_is_spread_over_minutes_is_not_looked_past() {
     let mut busy = Busy::new(&[(usize::MAX, 0), (usize::MAX, 0)]);
     busy.tick(at(0));
-    // Claims paused for a minute; 500 tasks a second became due.
+    // Claims paused for a minute, in which 500 tasks a second became due.
     busy.table.extend((0..30_000).map(|n| (id(n * 2, 1), usize::from(n % 100 == 0))));
     busy.turn(at(60_000), 1);
     for turn in 1..1_000 {
@@ -182,15 +183,15 @@ fn a_hotspot_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
     let mut busy = Busy::new(&[(usize::MAX, 0)]);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_000, n << 46), 0)));
     busy.turn(at(801), 0);
-    // All that is behind the watermark, the hotspot among it; the hotspot has its first turn (a
-    // piece that is too large, and one that is not).
+    // The sweep covers everything behind the watermark, including the hotspot. The hotspot has its
+    // first turn: one piece that is too large, and one that is not.
     busy.claiming.sweep(at(-900_000), at(801), Scope::Mine);
     busy.turn(at(801), 2);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
     busy.turn(at(802), 0);
     let end_of = |kind: Kind| busy.claiming.deferred_ranges.all().filter(|deferred| deferred.kind == kind).map(|deferred| deferred.rest.to).max();
     assert_eq!(end_of(Kind::Sweep), Some(floor_of(at(1_001))));
-    assert_eq!(end_of(Kind::Deferred), Some(floor_of(at(1_002))), "the hotspots are one deferred, the sweep another");
+    assert_eq!(end_of(Kind::Deferred), Some(floor_of(at(1_002))), "the hotspots are one deferred range, the sweep another");
 }
 
 #[test]
@@ -204,7 +205,8 @@ fn many_small_topics_are_no_hotspot_of_any() {
 #[test]
 fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
     let mut busy = Busy::new(&[(25_000, 0), (25_000, 2_000)]);
-    // The hotspot of the one that takes nothing lies before that of the other, in the same range.
+    // The hotspot of the topic that accepts no tasks comes before that of the other topic, in the
+    // same range.
     busy.table.extend((0..60_000_u64).map(|n| (id(1_000, n << 45), 0)));
     busy.table.extend((0..60_000_u64).map(|n| (id(1_010, n << 45), 1)));
     for millis in (0..3_000).step_by(20) {
@@ -221,7 +223,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
     busy.table.insert(id(0, 1), 0);
     busy.tick(at(0));
     assert!(busy.topics[0].is_full);
-    // A hotspot narrows the claims of the watermark down to a millisecond.
+    // A hotspot narrows the claims at the watermark down to a millisecond.
     busy.table.extend((0..50_000_u64).map(|n| (id(500, n << 45), 1)));
     (20..=520).step_by(20).for_each(|millis| busy.tick(at(millis)));
     let before = busy.claims;
@@ -233,7 +235,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
 fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
     let mut busy = Busy::new(&[(1, 0)]);
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
-    // The late ranges do not touch each other.
+    // The late ranges do not touch.
     for n in 0..2_000 {
         busy.claiming.inserted_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
         busy.tick(at(0));
@@ -250,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn everything_is_claimed_of_whichever_topic_without_a_sweep(
-        // When it is inserted, how long after that it is due, of which topic, and how many.
+        // The time of insert, the delay until the due time, the topic, and the number of tasks.
         hotspots in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
         lone in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()), 1..50),
         bounds in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
@@ -261,7 +263,8 @@ proptest! {
         for tick in 0..2_000 {
             let now = tick * 20;
             for (_, after, topic, count) in hotspots.iter().filter(|(when, ..)| (now..now + 20).contains(when)) {
-                // To the same few instants, whatever the topic: they meet.
+                // The due times are the same few instants for all topics, so that their hotspots
+                // coincide.
                 let due = (now + after) / 400 * 400 + 400;
                 let random = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::try_from(*topic).unwrap());
                 busy.table.extend((0..*count).map(|n| (id(due, random(n)), *topic)));

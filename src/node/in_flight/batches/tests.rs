@@ -1,4 +1,4 @@
-//! The registry, held against what may happen to a batch between claim and settle.
+//! Tests of the registry against the events of a batch between claim and settle.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn published() -> Outcome {
     Outcome::Published(Receipt { partition: 0, offset: 0, published_at: Timestamp::EPOCH })
 }
 
-/// Holds a batch and settles it at `answered_at`.
+/// Takes in a batch and settles it at `answered_at`.
 fn settled(in_flight: &InFlightBatches, answered_at: Monotonic) -> BatchId {
     let held = in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(0, published()), Noted::Complete);
@@ -100,8 +100,8 @@ fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
     let stranger = batch(1).id;
     let comparison = in_flight.compare(&[asked, held, before, after, stranger], at(2));
     assert_eq!(comparison.unknown, [stranger]);
-    // Settled before the question, and unsettled in the answer. The other one was answered after
-    // it.
+    // The first batch was settled before the question, and is unsettled in the answer. The other
+    // one was answered after the question.
     assert_eq!(comparison.undone.iter().map(|(batch, _)| *batch).collect::<Vec<_>>(), [before]);
     in_flight.forget(asked);
     assert_eq!(in_flight.compare(&[asked], at(2)).unknown, [asked]);
@@ -171,7 +171,7 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
 
 const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task takes besides: some ninety bytes or so, as of today";
 
-/// One task for each name, of the topic of that name.
+/// Returns a batch with one task for each topic name.
 fn batch_of(topics: &[&str]) -> Batch {
     let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), 0, 0);
     for (number, topic) in (0_u64..).zip(topics) {
@@ -205,8 +205,8 @@ fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back()
     assert!(in_flight.has_room() && in_flight.topics().is_open(&healthy));
     in_flight.ease(at(3), SECOND * 2);
     assert_eq!(in_flight.amount(), amount, "once");
-    // What is still to come is as it was, and whoever has the batch from before shares how far it
-    // has come.
+    // The outcomes still to come are unchanged, and holders of the original batch share its
+    // progress.
     let lighter = in_flight.in_slot(held.slot).unwrap();
     assert_eq!([0, 4].map(|index| lighter.batch.task(index).payload), [None, Some(PAYLOAD)]);
     assert_eq!(held.note(4, deferred()), Noted::Complete);
@@ -240,7 +240,7 @@ proptest! {
         let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
             let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }][*outcome].clone();
-            // By turns through the batch as it was and as it is.
+            // The outcomes are recorded in turns through the original batch and the current one.
             let current = in_flight.in_slot(held.slot).unwrap();
             if is_eased { &held } else { &current }.note(index, outcome);
             if is_eased {

@@ -1,4 +1,4 @@
-//! A line to Kafka: a producer, and its successors when it fails.
+//! Keeps a line to Kafka: a producer, and its successors after failures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -11,12 +11,12 @@ use crate::engine::failure::{Defect, Renewals};
 use crate::engine::topics::Pace;
 use crate::kafka::{self, Contact, DeliveryOutcome, Hooks, Mode, DeliveryReport};
 
-/// A producer without an acknowledgement for so long, while records wait, other clients reach Kafka
-/// and it has no connection, is asked whether anybody answers it.
+/// A producer is checked after this time without an acknowledgement, if records wait, other clients
+/// reach Kafka, and the producer has no connection.
 const PULSE_MAX: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a producer is made of.
+/// The parts from which producers are made.
 pub(super) struct Maker {
     pub reports: Arc<Reports>,
     pub settings: kafka::Settings,
@@ -24,48 +24,51 @@ pub(super) struct Maker {
     pub contact: Contact,
 }
 
-/// A way for records: there is always a producer.
+/// A line for records. It always has a producer.
 pub(super) struct Line {
     maker: Arc<Maker>,
     mode: Mode,
     current: RwLock<Arc<Producer>>,
     renewals: Mutex<Renewals>,
-    /// Replaced, and not yet closed.
+    /// Producers that were replaced and are not yet closed.
     retired: Mutex<Vec<Arc<Producer>>>,
 }
 
-/// One of its producers, and what is known of it.
+/// One producer of a line, and its observations.
 pub(super) struct Producer {
     pub inner: kafka::Producer,
     marks: Arc<Marks>,
     pulse: Mutex<Pulse>,
 }
 
-/// What a producer shares with the thread of its reports.
+/// The flags that a producer shares with the thread of its delivery reports.
 #[derive(Default)]
 struct Marks {
-    /// It was replaced: what fails in it then is handed over again, to its successor.
+    /// The producer was replaced. Records that fail in it afterwards are handed over to its
+    /// successor.
     is_retired: AtomicBool,
     acknowledged: AtomicU64,
-    /// A record of it had no answer until its deadline, though Kafka was there and not slow.
+    /// A record of the producer had no answer until its deadline, although Kafka was there and not
+    /// slow.
     is_doubted: AtomicBool,
 }
 
-/// How many records were acknowledged, and since when it has not been more though records wait.
+/// The number of acknowledged records, and the time since which it has stood still while records
+/// wait.
 #[derive(Clone, Copy)]
 struct Pulse {
     acknowledged: u64,
     since: Monotonic,
 }
 
-/// What is to become of the records that a producer has when it is replaced.
+/// The treatment of a producer's records when it is replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retire {
-    /// It cannot be relied on: take back all of them.
+    /// Take back all of them: the producer cannot be relied on.
     All,
     /// Take back those that wait to be sent, or to be sent again.
     Queue,
-    /// They stay: it goes on with them until their deadline.
+    /// Leave them: the producer goes on with them until their deadline.
     None,
 }
 
@@ -95,8 +98,10 @@ impl Maker {
 }
 
 impl Line {
+    /// Makes a line with its first producer.
+    ///
     /// # Errors
-    /// When the settings for Kafka are wrong, or no producer can be made just now.
+    /// When the settings for Kafka are wrong, or no producer can be made now.
     pub(super) fn new(maker: &Arc<Maker>, mode: Mode) -> Result<Self, kafka::Error> {
         let current = RwLock::new(maker.make(mode)?);
         Ok(Self { maker: Arc::clone(maker), mode, current, renewals: Mutex::default(), retired: Mutex::default() })
@@ -106,8 +111,8 @@ impl Line {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a new producer when the one there is has failed for good, has lost track of a
-    /// partition, or may have.
+    /// Makes a new producer when the current one has failed for good, or has lost track of a
+    /// partition, or may have done so.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -123,25 +128,25 @@ impl Line {
         Ok(())
     }
 
-    /// Why another producer must take this one's place, and what is to become of its records.
+    /// Returns why the producer must be replaced, and how to treat its records.
     fn defect(&self, producer: &Producer) -> Option<(Defect, String, Retire)> {
         if let Some(reason) = producer.inner.fatal() {
             return Some((Defect::Failed, reason, Retire::All));
         }
-        // It should have had a successor at once, and none could be made.
+        // The producer should have been replaced at once, but no successor could be made.
         if producer.marks.is_retired.load(Ordering::Relaxed) {
             return Some((Defect::Failed, "its records were taken back".to_owned(), Retire::All));
         }
         if !self.maker.contact.is_held() {
             return None;
         }
-        // What is on its way may be acknowledged yet.
+        // Records on their way may still be acknowledged.
         if producer.inner.is_stuck() {
             return Some((Defect::Failed, "it has lost track of a partition's leader".to_owned(), Retire::Queue));
         }
         let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
-        // It may be right, and its records wait to be sent again in a way that the broker
-        // recognises: whoever took them back would send them twice.
+        // The producer may be right. Its records wait to be sent again in a way that the broker
+        // recognises, and taking them back would send them twice.
         is_doubted.then(|| {
             (
                 Defect::Doubt,
@@ -151,11 +156,11 @@ impl Line {
         })
     }
 
-    /// Makes a new producer when the one there is has no connection and nobody answers it, though
-    /// Kafka is there: librdkafka forgets all brokers when one that is just starting tells of none,
-    /// and never connects again (its issue 5301). A producer with a connection is left alone,
-    /// however long it goes without an answer: a broker that throttles, or is slow, may have what
-    /// it sent, and only this producer can wait for that.
+    /// Makes a new producer when the current one has no connection and gets no answer, although
+    /// Kafka is there. When a starting broker lists no brokers, librdkafka forgets all of them and
+    /// never connects again (its issue 5301). A producer with a connection is left alone, however
+    /// long it waits for an answer. A throttled or slow broker may have its records, and only this
+    /// producer can wait for the answer.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -163,7 +168,7 @@ impl Line {
         let (producer, contact) = (self.current(), &self.maker.contact);
         let is_unanswered =
             producer.is_suspect(contact) && !producer.inner.is_answered(ANSWER_DEADLINE).await && contact.is_held();
-        // Looked at again: it may have connected meanwhile.
+        // The producer may have connected meanwhile.
         let is_unanswered = is_unanswered && producer.inner.has_no_way();
         if is_unanswered && self.replace(&producer, Retire::All)? {
             tracing::warn!(
@@ -174,10 +179,10 @@ impl Line {
         Ok(())
     }
 
-    /// Takes back what waits to be sent, or to be sent again, because some of it has waited for the
-    /// publish deadline while Kafka was not slow. What is younger is handed over again. A request
-    /// that is under way is left to be answered. The producer may be wrong about a partition: it is
-    /// doubted.
+    /// Takes back the records that wait to be sent, or to be sent again, because some of them have
+    /// waited for the publish deadline while Kafka was not slow. Younger records are handed over
+    /// again. A request that is under way is left to be answered. The producer is marked as
+    /// doubted, because it may be wrong about a partition.
     pub(super) fn take_back_overdue(&self) {
         self.current().marks.is_doubted.store(true, Ordering::Relaxed);
         for producer in self.all() {
@@ -185,7 +190,8 @@ impl Line {
         }
     }
 
-    /// The slowest pace of its producers; and for how long brokers hold their requests back.
+    /// Returns the slowest pace of the line's producers, and for how long brokers delay their
+    /// requests.
     pub(super) fn pace(&self) -> (Pace, Option<Duration>) {
         let producers = self.all();
         let throttle = producers.iter().filter_map(|producer| producer.inner.throttle()).max();
@@ -197,26 +203,26 @@ impl Line {
         (pace, throttle)
     }
 
-    /// The one there is, and those that were replaced and have something to report.
+    /// Returns the current producer, and those that were replaced and still have reports to come.
     fn all(&self) -> Vec<Arc<Producer>> {
         let mut all = vec![self.current()];
         all.extend(self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         all
     }
 
-    /// Takes back what the producer holds: each record comes out with a report and is handed over
-    /// again, if its batch is still this node's.
+    /// Takes back all records of the producer. Each record gets a delivery report, and is handed
+    /// over again if its batch is still this node's.
     ///
     /// # Errors
     /// When no new producer can be made.
     pub(super) fn purge(&self) -> Result<(), kafka::Error> {
-        // Whether a successor can be made or not: nothing more of it may leave.
+        // No further record of this producer may leave, even if no successor can be made.
         self.current().give_up(Retire::All);
         while !self.replace(&self.current(), Retire::All)? {}
         Ok(())
     }
 
-    /// Puts a new producer in the place of `old`; false when another one has taken it already.
+    /// Replaces `old` by a new producer. Returns false when another one has replaced it already.
     fn replace(&self, old: &Arc<Producer>, retire: Retire) -> Result<bool, kafka::Error> {
         let new = self.maker.make(self.mode)?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -232,8 +238,7 @@ impl Line {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(producer);
     }
 
-    /// Closes the producers that were replaced and have nothing left to report. To be called now
-    /// and then.
+    /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub(super) async fn tidy(&self) {
         let done: Vec<Arc<Producer>> = {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,7 +251,7 @@ impl Line {
         }
     }
 
-    /// True when the reports of a producer do not come any more: the thread that takes them in has
+    /// Returns true when the delivery reports of a producer have stopped: its report thread has
     /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
         let is_deaf = |producer: &Arc<Producer>| producer.inner.is_deaf();
@@ -262,7 +267,7 @@ impl Line {
 }
 
 impl Producer {
-    /// What fails in it from now on goes to its successor.
+    /// Retires the producer. Records that fail in it from now on go to its successor.
     fn give_up(&self, retire: Retire) {
         self.marks.is_retired.store(true, Ordering::Relaxed);
         match retire {
@@ -276,8 +281,8 @@ impl Producer {
         self.marks.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// True at most once in [`PULSE_MAX`]: for so long records have waited, no more were
-    /// acknowledged, and there is no connection.
+    /// Returns true when, for [`PULSE_MAX`], records have waited without an acknowledgement and
+    /// there is no connection. It does so at most once in that time.
     fn is_suspect(&self, contact: &Contact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);

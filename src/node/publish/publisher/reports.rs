@@ -1,5 +1,5 @@
-//! Where reports end up: the outcome is noted, and a batch whose outcomes are all known goes to the
-//! settler.
+//! Takes in delivery reports: it records each outcome, and passes a batch to the settler when all
+//! its outcomes are known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,31 +14,30 @@ use crate::node::in_flight::batches::{InFlightBatch, InFlightBatches, Noted};
 use crate::node::in_flight::inbox::Inbox;
 use crate::node::metrics::Metrics;
 
-/// A dead letter is told of so often, however many there are; and so is an attempt that came to
-/// nothing.
+/// The interval of log lines about dead letters, however many there are, and about failed attempts.
 const SAY_EVERY: Duration = Duration::from_secs(60);
-/// Of a topic that is given up on.
+/// The reason for the tasks of a topic that is given up.
 const TOPIC_GONE: &str = "the topic does not exist";
 
-/// Shared by the threads of the producers and the rest of the node.
+/// The state that the threads of the producers share with the rest of the node.
 #[derive(Debug)]
 pub struct Reports {
     pub in_flight: Arc<InFlightBatches>,
     pub(super) clock: Arc<ClusterClock>,
     contact: Contact,
     metrics: Metrics,
-    /// A record that was taken back before it has been held for so long is handed over again.
+    /// A record that was taken back and is younger than this is handed over again.
     publish_deadline: Duration,
-    /// Tasks whose record is to be handed over once more, at the next turn of the topic keeper: not
-    /// at once, for a producer that has no leader for the topic refuses it at once.
+    /// Tasks whose record is handed over again at the next turn of the topic keeper. The pause
+    /// matters: a producer without a leader for the topic refuses the record at once.
     later: Inbox<(Arc<InFlightBatch>, u32)>,
-    /// Tasks whose record is to be handed over once more now.
+    /// Tasks whose record is handed over again now.
     pub again: Inbox<(Arc<InFlightBatch>, u32)>,
-    /// Tasks whose record is to be handed over alone: its batch was refused.
+    /// Tasks whose record is handed over alone, because its Kafka batch was refused.
     pub(super) alone: Inbox<(Arc<InFlightBatch>, u32)>,
-    /// Batches all of whose outcomes are known.
+    /// Batches whose outcomes are all known.
     pub completed: Inbox<Arc<InFlightBatch>>,
-    /// What the states of the topics have come to.
+    /// Actions that follow from the states of the topics.
     pub topic_actions: Inbox<Action>,
     dead_said: Mutex<Throttle>,
     deferred_said: Mutex<Throttle>,
@@ -68,18 +67,19 @@ impl Reports {
         }
     }
 
-    /// Hands over again what failed for no fault of its topic.
+    /// Hands over again the records that failed through no fault of their topic.
     pub fn try_again(&self) {
         for letter in self.later.take() {
             self.again.put(letter);
         }
     }
 
-    /// Takes in the report of a record; `is_retired`: its producer was replaced. Never blocks.
+    /// Takes in the delivery report of a record. `is_retired` says that its producer was replaced.
+    /// Never blocks.
     pub(super) fn take_in(&self, report: DeliveryReport, is_retired: bool) {
         let (slot, index) = correlation_id::parts(report.correlation_id);
         let Some(held) = self.in_flight.in_slot(slot) else {
-            // Only a batch without anything to come leaves its slot.
+            // A batch leaves its slot only when no report is still to come.
             tracing::error!(slot, "a report for a batch that is not held");
             return;
         };
@@ -93,8 +93,8 @@ impl Reports {
         let place = correlation_id::place(index);
         let now = clock::monotonic();
         if held.is_news(place, now) {
-            // Since it was due, and not since it was claimed: a window may be long. Since it was
-            // claimed, and not since it was due: it may be overdue.
+            // The wait is the shorter of two: since the due time, because a window may be long, and
+            // since the claim, because a task may be overdue.
             let overdue = self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
             if let Some(action) = self.in_flight.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
                 self.topic_actions.put(action);
@@ -108,7 +108,7 @@ impl Reports {
     pub(super) fn failed(&self, held: Arc<InFlightBatch>, index: u32, failed: Failed, is_retired: bool) {
         let place = correlation_id::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
-        // Of a line whose records were taken back for the sake of some that have waited too long.
+        // Records of a line are taken back together because some of them have waited too long.
         let is_early = failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
         let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };
         let circumstances = Circumstances {
@@ -131,8 +131,8 @@ impl Reports {
         }
     }
 
-    /// A record was not acknowledged: why is in the log, and can be asked of its topic while that
-    /// is parked.
+    /// Records why a record was not acknowledged. The reason is in the log, and is shown for the
+    /// topic while its breaker is open.
     fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) {
         let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();
@@ -157,8 +157,8 @@ impl Reports {
         }
     }
 
-    /// Notes what need not be handed over: its batch is no longer this node's, or its topic is
-    /// given up on. False: hand it over.
+    /// Resolves a task that need not be handed over: its batch is no longer this node's, or its
+    /// topic is given up. Returns false when the task must be handed over.
     pub(super) fn is_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
         let place = correlation_id::place(index);
         if held.has_outcome(place) {
@@ -216,15 +216,15 @@ impl Reports {
     }
 }
 
-/// What names a record to a producer, and comes back with its report: the slot of its batch, and
-/// its place in it.
+/// The correlation id names a record to a producer, and comes back with its delivery report. It
+/// holds the slot of the batch, and the place in the batch.
 pub(super) mod correlation_id {
-    /// The low half is the place in the batch, the high half the slot.
+    /// Returns the correlation id. The low half is the place in the batch, the high half the slot.
     pub fn of(slot: u32, index: u32) -> usize {
         place(slot) << 32 | place(index)
     }
 
-    /// The slot, and the place.
+    /// Returns the slot and the place.
     pub fn parts(correlation_id: usize) -> (u32, u32) {
         let low = u32::try_from(correlation_id & place(u32::MAX)).unwrap_or(u32::MAX);
         (u32::try_from(correlation_id >> 32).unwrap_or(u32::MAX), low)

@@ -1,5 +1,5 @@
-//! What is due by now, and what soon will be. It reads no clock: the time is given, and records go
-//! where the caller says.
+//! Keeps the slices that are due now or soon. This module reads no clock: the caller gives the time
+//! and takes the records.
 //!
 //! ```text
 //!   keep ──▶ far off: the caller keeps it, for a while     soon ──its time has come──▶ due ──handed over──▶ (gone)
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Slices of several batches that are due at the same time leave as one, in the order of the ids:
-//! tasks of one key in that of their submits.
+//! tasks of one key leave in the order of their submits.
 //!
-//! A slice that was due is held against the clock once more before it is handed over: while the
-//! producer took nothing, or the fence was closed, the clock of the cluster may have been set back.
+//! A slice that was due is checked against the clock once more before it is handed over. While the
+//! producer was full, or the fence was closed, the clock of the cluster may have been set back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::domain::{TaskId, Timestamp};
 use crate::node::in_flight::batches::InFlightBatch;
 use crate::node::publish::publisher::Handed;
 
-/// So much ahead of its time a slice leaves the `DelayQueue`: its resolution and tokio's own
-/// millisecond of lateness.
+/// A slice leaves the `DelayQueue` this much before its time. The lead covers the resolution of the
+/// queue and tokio's own millisecond of lateness.
 pub(super) const LEAD: Duration = Duration::from_millis(3);
-/// The cluster's clock is asked again at least so often.
+/// The cluster's clock is read again at least this often.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Records that are handed over in one go before the wheel looks at its other duties: about 0.3 ms
-/// of work.
+/// The number of records that are handed over before the wheel turns to its other duties: about 0.3
+/// ms of work.
 const RECORDS_AT_ONCE: usize = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Near {
     /// The number keeps slices of one millisecond in the order of their arrival.
     soon: BTreeMap<(Timestamp, u64), Slice>,
-    /// Due when last looked at, and not all handed over yet.
+    /// Slices that were due at the last look, and are not completely handed over.
     due: VecDeque<Slice>,
     count: u64,
 }
 
 impl Near {
-    /// Keeps a slice that is due within the lead. One that is not comes back, with how long it may
+    /// Keeps a slice that is due within the lead. Otherwise returns the slice, and how long it may
     /// wait elsewhere.
     pub(super) fn keep(&mut self, slice: Slice, now: Option<Timestamp>) -> Option<(Slice, Duration)> {
         let wait = now.map_or(Duration::ZERO, |now| slice.due_at.since(now));
         if wait > LEAD {
-            // Not for longer than this, for the cluster's clock may be set meanwhile.
+            // The wait is limited because the cluster's clock may be set meanwhile.
             return Some((slice, (wait - LEAD).min(LOOK_AGAIN)));
         }
         self.keep_soon(slice);
@@ -58,13 +58,13 @@ impl Near {
         self.soon.insert((slice.due_at, self.count), slice);
     }
 
-    /// When the next slice is due; `None` when nothing is near.
+    /// Returns when the next slice is due, or `None` when no slice is near.
     pub(super) fn next_due_at(&self) -> Option<Timestamp> {
         let due = self.due.front().map(|slice| slice.due_at);
         due.or_else(|| self.soon.first_key_value().map(|((due_at, _), _)| *due_at))
     }
 
-    /// Takes over what has become due; true when there is something to hand over.
+    /// Moves the slices that have become due. Returns true when there are records to hand over.
     pub(super) fn ripen(&mut self, now: Timestamp) -> bool {
         while let Some(entry) = self.soon.first_entry().filter(|entry| entry.key().0 <= now) {
             self.due.push_back(entry.remove());
@@ -72,7 +72,7 @@ impl Near {
         !self.due.is_empty()
     }
 
-    /// Hands over what is due, up to a bound; true when no more is taken just now.
+    /// Hands over due records, up to a limit. Returns true when the producer takes no more now.
     pub(super) fn hand_over(&mut self, now: Timestamp, mut publish: impl FnMut(&Arc<InFlightBatch>, u32) -> Handed) -> bool {
         let mut left = RECORDS_AT_ONCE;
         while let Some(first) = self.due.front() {
@@ -98,9 +98,9 @@ impl Near {
         false
     }
 
-    /// Which of the first slices goes on, and up to which id. Those of several batches that are due
-    /// at the same time go in turns, so that their tasks leave in the order of their ids: tasks of
-    /// one key in that of their submits.
+    /// Returns which of the first slices continues, and up to which id. Slices of several batches
+    /// that are due at the same time take turns, so that their tasks leave in the order of their
+    /// ids: tasks of one key leave in the order of their submits.
     fn next_run(&self) -> (usize, Option<TaskId>) {
         let due_at = self.due.front().map(|first| first.due_at);
         if self.due.get(1).map(|second| second.due_at) != due_at {
@@ -152,11 +152,11 @@ mod tests {
         }
     }
 
-    /// A question to Postgres: when it was asked, how long it took to get there, and how long the
-    /// answer took back.
+    /// A question to Postgres: when it was asked, the time of the way there, and the time of the
+    /// way back.
     type Question = (u64, u64, u64);
 
-    /// What happens to a wheel: everything that time and other threads may do to it.
+    /// The events of a wheel: everything that time and other threads may do to it.
     #[derive(Clone, Debug)]
     struct Plan {
         server: Server,
@@ -175,7 +175,7 @@ mod tests {
         let moment = || 0_u64..4_000_000;
         let way = || prop_oneof![6 => 0_u64..1_000, 1 => 0_u64..900_000];
         let steps = prop::collection::vec((moment(), steps), 0..4);
-        // Answers overlap and overtake each other, as those of several connections do.
+        // Answers overlap and overtake each other, like those of several connections.
         let questions = prop::collection::vec((moment(), way(), way()), 1..40);
         let dues = prop::collection::vec(prop_oneof![0_i64..4_000_000, 0_i64..20_000], 1..60);
         let batches = prop::collection::vec((moment(), dues), 1..6);
@@ -201,13 +201,13 @@ mod tests {
         builder.push(nothing);
     }
 
-    /// Nothing happens.
+    /// Returns a plan without events.
     fn no_plan() -> Plan {
         let server = Server { steps: vec![] };
         Plan { server, questions: vec![], batches: vec![], sleeps: vec![], room: vec![], precision: MILLISECOND }
     }
 
-    /// A wheel without threads: the `DelayQueue` is a list, the monotonic clock a number.
+    /// A wheel without threads: the `DelayQueue` is a list, and the monotonic clock is a number.
     struct Bench {
         plan: Plan,
         in_flight: InFlightBatches,
@@ -216,8 +216,8 @@ mod tests {
         elsewhere: Vec<(u64, Slice)>,
         /// Each record: its task, and the moment at which it was handed over.
         handed: Vec<(TaskId, u64)>,
-        /// Of the answers that have come: when they were asked for. One that was asked for before a
-        /// step may be overtaken.
+        /// The question times of the answers that have arrived. An answer whose question came
+        /// before a step may be overtaken.
         stamps: Vec<u64>,
     }
 
@@ -240,7 +240,7 @@ mod tests {
             }
         }
 
-        /// All that happens after `from`, up to and including `to`.
+        /// Applies all events after `from`, up to and including `to`.
         fn happen(&mut self, from: Option<u64>, to: u64) {
             let is_new = |at: u64| from.is_none_or(|from| at > from) && at <= to;
             let mut answers = self.plan.questions.clone();
@@ -286,8 +286,9 @@ mod tests {
             });
         }
 
-        /// Never early by the bound, nor by Postgres's own clock once it has told of its last step;
-        /// what it cannot know is how the last round trip was spent.
+        /// Checks that no record is early: neither by the lower bound, nor by Postgres's own clock
+        /// once it has reported its last step. The only unknown is the division of the last round
+        /// trip.
         fn check(&self, from: usize) -> Result<(), TestCaseError> {
             for (id, at) in &self.handed[from..] {
                 let bound = self.bound(*at).unwrap();
@@ -300,7 +301,7 @@ mod tests {
             Ok(())
         }
 
-        /// Without a step back nothing is unsure; with one, the longest round trip.
+        /// Returns the uncertainty: none without a step back, otherwise the longest round trip.
         fn unsure(&self) -> i64 {
             let has_step_back = self.plan.server.steps.iter().any(|(_, step)| *step < 0);
             let longest = self.plan.questions.iter().map(|(_, there, back)| there + back).max().unwrap_or(0);
@@ -324,8 +325,9 @@ mod tests {
             self.finish(now)
         }
 
-        /// In the end there is peace: a stamp a second, the producer takes all, and everything
-        /// comes, once, within a look and a slice of its time.
+        /// Runs the wheel without further trouble: a stamp comes every second, and the producer
+        /// takes all records. Each record must then come once, within a look and a slice of its
+        /// time.
         fn finish(&mut self, from: u64) -> Result<(), TestCaseError> {
             let mut now = from;
             let task_count: usize = self.plan.batches.iter().map(|(_, dues)| dues.len()).sum();
@@ -370,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Slices of one batch, due in 10 ms.
+    /// Returns slices of one batch, due in 10 ms.
     fn slices() -> (Timestamp, Vec<Slice>) {
         let bench = Bench::new(no_plan());
         let held = bench.in_flight.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();

@@ -1,4 +1,4 @@
-//! A due millisecond of a batch, or as many of them as the precision makes one.
+//! Divides a batch into slices: a due millisecond, or as many of them as the precision joins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// The id of the task that comes next. `None` when all are handed over.
+    /// Returns the id of the next task, or `None` when all are handed over.
     pub(super) fn next_id(&self) -> Option<TaskId> {
         (self.position < self.end).then(|| self.held.batch.id_of(place(self.order[self.position])))
     }
 
-    /// One task of a batch, by its place in it.
+    /// Makes a slice of one task of a batch, given by its place in the batch.
     pub(super) fn of_one(held: Arc<InFlightBatch>, index: u32) -> Self {
         let due_at = held.batch.due_at(place(index));
         Self { due_at, held, order: Arc::new([index]), position: 0, end: 1 }
     }
 }
 
-/// Cuts a batch into slices of one `precision` each, in due order.
+/// Divides a batch into slices of one `precision` each, in due order.
 pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<Slice> {
     let batch = &held.batch;
     let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
@@ -46,7 +46,7 @@ pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<S
     slices
 }
 
-/// The end of the slice that a due time falls into: the next multiple of the precision.
+/// Returns the end of the slice that contains a due time: the next multiple of the precision.
 fn end_of_slice(due_at: Timestamp, precision: Duration) -> Timestamp {
     let width = i64::try_from(precision.as_millis()).unwrap_or(i64::MAX).max(1);
     let millis = due_at.as_millis();

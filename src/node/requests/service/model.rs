@@ -1,5 +1,5 @@
 //! A service without servers, for tests of the API: tasks live in memory and are never published.
-//! What it answers depends on the topic.
+//! The answer depends on the topic.
 //!
 //! | topic | answer |
 //! |---|---|
@@ -133,7 +133,8 @@ impl Model {
         lock(&self.tasks).iter_mut().filter(|task| task.id == id).for_each(|task| task.state = state);
     }
 
-    /// Also of those that `id` had replaced: each shows the last one.
+    /// Sets the last replacement, also for the tasks that `id` had replaced: each shows the last
+    /// one.
     fn set_replaced_by(&self, id: TaskId, last: TaskId) {
         let is_before = |task: &&mut TaskView| task.id == id || task.replaced_by == Some(id);
         lock(&self.tasks).iter_mut().filter(is_before).for_each(|task| task.replaced_by = Some(last));
@@ -169,8 +170,8 @@ impl Model {
         Ok(lock(&self.tasks).iter().find(|task| task.id == id).cloned())
     }
 
-    /// The tasks in `state` that are meant, in due order. Of the topics `away` and `lost`, what a
-    /// submit gets there.
+    /// Returns the selected tasks in `state`, in due order. The topics `away` and `lost` fail as
+    /// they do for a submit.
     fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Unavailable> {
         let reason = "this topic is for tests of outages".to_owned();
         match selection.topic.as_ref().map(TopicName::as_str) {

@@ -1,5 +1,5 @@
-//! Cancels the task of a name, if it is one that is meant: what is allowed is decided under the
-//! lock of the entry.
+//! Cancels the task of a name if a precondition allows it. The decision is made under the lock of
+//! the entry.
 
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -10,14 +10,14 @@ use crate::postgres::connection::error::Error;
 use crate::postgres::tasks::cancel::{FAR, NEAR, Wanted, delete_rows};
 use crate::postgres::tasks::names::Entry;
 
-/// What became of a cancel by name that has a precondition.
+/// The result of a cancel by name that has a precondition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Withdrawal {
     Cancelled(Box<TaskView>),
-    /// Nothing was changed: the precondition allows it, but the task is claimed, perhaps sent, or
-    /// final; a look-up tells.
+    /// No change: the precondition allows the cancel, but the task is claimed, perhaps sent, or
+    /// final. A look-up tells.
     Gone(Entry),
-    /// Nothing was changed: the name stands for a task that the precondition does not allow.
+    /// No change: the name stands for a task that the precondition does not allow.
     Unmet(Entry),
     /// The name stands for no task.
     NotFound,
@@ -27,8 +27,8 @@ impl Replaces {
     /// Cancels the task that a name stands for, if `condition` allows it.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown whether it took effect; after any other error
-    /// nothing has changed.
+    /// After [`Error::Unanswered`] the cancel may or may not have taken effect. After any other
+    /// error it has not.
     pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Error> {
         let statement = async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
         self.pool.run("cancel a task by its name", statement).await
@@ -52,7 +52,7 @@ async fn withdraw(
         return Ok(Withdrawal::Unmet(entry));
     }
     let wanted = [Wanted { row: entry.row, first: entry.id }];
-    // The far table first: a task moves from there to a leaf, never back.
+    // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
         let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;
         if let Some(view) = deleted.into_iter().next() {
