@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Answer, Api, BLOCKED, Cluster, eventually, now_ms};
+use crate::support::{Answer, Api, BLOCKED, Cluster, Record, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -31,9 +31,11 @@ fn headers() -> Value {
     json!({ "h": "1", "null": null, "tag": ["a", { "base64": "/w==" }, null] })
 }
 
-/// The record brings the headers of [`headers`], before those of Punctual.
-fn has_headers(headers: &[(String, Option<Vec<u8>>)]) {
-    let values: Vec<(&str, Option<&[u8]>)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+/// The record is that of the task, with the headers of [`headers`] before those of Punctual.
+fn is_whole(record: &Record, id: Uuid) {
+    assert_eq!(record.task_id(), id);
+    let values: Vec<(&str, Option<&[u8]>)> =
+        record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
     let wanted: [(&str, Option<&[u8]>); 5] =
         [("h", Some(b"1")), ("null", None), ("tag", Some(b"a")), ("tag", Some(b"\xff")), ("tag", None)];
     assert_eq!(values[..5], wanted);
@@ -87,8 +89,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     assert_eq!((&task["payload_text"], &task["name"], &task["headers"]), (&json!(text), &json!("n0"), &headers()));
     assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
     let record = consumer.wait_count(1, DEADLINE).await[0].clone();
-    assert_eq!(record.task_id(), ids[0]);
-    has_headers(&record.headers);
+    is_whole(&record, ids[0]);
     cluster.wait_final(4, DEADLINE).await;
     eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
     let found = api.task(ids[0]).await;
