@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage
+.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 RELEASE_BUILD := cargo build --release --locked --bin punctual
@@ -65,3 +65,6 @@ fmt: ## format the code
 
 docs: ## write the papers that are made of the code: docs/openapi.json, docs/problems.md
 	@PUNCTUAL_WRITE_DOCS=1 cargo test --locked --quiet --lib api::tests::interface
+
+prose: ## measure the prose and the layout of the tree; BEFORE=commit beside the figures of a commit
+	@scripts/prose $(BEFORE)
