@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Each bound with its status when it is reached; docs/operate/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
+/// Each bound with its status when it is reached; docs/reference/limits.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
 /// connections and headers, and have places of their own, which are no setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
