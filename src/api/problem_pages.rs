@@ -4,7 +4,8 @@ use super::problem_type::{ProblemType, TYPE_PREFIX};
 
 const PREFACE: &str = "# Problems
 
-A refused request is answered with `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)).
+A refused request is answered with `application/problem+json`
+([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)).
 
 | member | meaning |
 |---|---|
@@ -14,13 +15,14 @@ A refused request is answered with `application/problem+json` ([RFC 9457](https:
 | `field` | the field that is wrong |
 | `retry_after` | seconds to wait before the next attempt |
 
-The header `Link` (rel=\"help\") leads to the page of the type on the same node: `/problems/` and the end of the
-`type`. `GET /problems` is this page.
+The header `Link` (rel=\"help\") leads to the page of the type on the same node: `/problems/` and
+the end of the `type`. `GET /problems` is this page.
 
 \"Safe to retry?\" is about the same request, sent again:
 
 - **yes**: nothing was done, and a later attempt may succeed;
-- **with a name**: the first attempt may have taken effect, and a task without a name may exist twice then;
+- **with a name**: the first attempt may have taken effect, and a task without a name may then
+  exist twice;
 - **after a correction**: nothing was done, and the same request gets the same answer;
 - **no use**: there is no such task, or it can no longer be stopped.
 ";
@@ -50,10 +52,24 @@ pub fn of(slug: &str) -> Option<String> {
 fn section(kind: ProblemType, level: &str) -> String {
     let row = kind.row();
     let retry = kind.retry_after().map(|seconds| format!(" · `Retry-After: {seconds}`")).unwrap_or_default();
-    format!(
-        "{level} {0}\n\n{1} · `{TYPE_PREFIX}{0}`{retry}\n\n**{2}.** {3}\n\nWhat to do: {4}\n",
-        row.slug, row.status, row.title, row.when, row.then
-    )
+    let when = wrapped(&format!("**{}.** {}", row.title, row.when));
+    let then = wrapped(&format!("What to do: {}", row.then));
+    format!("{level} {0}\n\n{1} · `{TYPE_PREFIX}{0}`{retry}\n\n{when}\n\n{then}\n", row.slug, row.status)
+}
+
+/// A paragraph in lines of at most 100 characters, as far as its words allow that.
+fn wrapped(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -70,6 +86,16 @@ mod tests {
             assert!(of(slug).unwrap().starts_with(&format!("# {slug}\n")));
         }
         assert_eq!(of("no-such-problem"), None);
+    }
+
+    #[test]
+    fn paragraphs_keep_their_words_in_lines_of_100_characters() {
+        for kind in ProblemType::ALL {
+            let text = kind.row().when;
+            let lines = wrapped(text);
+            assert_eq!(lines.replace('\n', " "), text);
+            assert!(lines.lines().all(|line| line.chars().count() <= 100), "{lines}");
+        }
     }
 
     #[test]

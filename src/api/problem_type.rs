@@ -179,11 +179,12 @@ impl ProblemType {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Whether the same request may be sent again, as the pages say it: without risk (`yes`), without risk if the
-    /// task has a name, or in vain until the request or what it meets is another.
+    /// Column "safe to retry?" of docs/problems.md, about the same request sent again.
     pub(super) const fn safe_to_retry(self) -> &'static str {
         match self {
-            Self::RequestTimeout | Self::TooManyRequests | Self::Busy | Self::Draining | Self::Unavailable | Self::NotReady => "yes",
+            Self::RequestTimeout | Self::TooManyRequests | Self::Busy | Self::Draining | Self::Unavailable | Self::NotReady => {
+                "yes"
+            }
             Self::Internal | Self::OutcomeUnknown => "with a name",
             Self::TaskNotFound | Self::TooLate => "no use",
             _ => "after a correction",
