@@ -154,7 +154,7 @@ mod tests {
 
     /// What stands in backticks in the papers' row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
-        let paper = include_str!("../../docs/operations.md");
+        let paper = include_str!("../../docs/reference/metrics.md");
         let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
         row.split('`').skip(3).step_by(2).collect()
     }

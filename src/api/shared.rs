@@ -19,7 +19,7 @@ use crate::node::messages::Trouble;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
-/// Each bound with its status when it is reached; docs/operations.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
+/// Each bound with its status when it is reached; docs/reference/limits.md has them in one table. `/livez`, `/readyz` and `/metrics` are held by those on
 /// connections and headers, and have places of their own, which are no setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {

@@ -21,7 +21,7 @@ use crate::node::messages::{Placed, Refusal};
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
 
 /// Why a PUT takes no `Idempotency-Key`.
-const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/names.md says; the key of a POST is the name of its task";
+const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/how-to/names.md says; the key of a POST is the name of its task";
 
 /// Topic and name of the path; a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {

@@ -187,6 +187,18 @@ impl ProblemType {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
+    /// Column "safe to retry?" of docs/problems.md, about the same request sent again.
+    pub(super) const fn safe_to_retry(self) -> &'static str {
+        match self {
+            Self::RequestTimeout | Self::TooManyRequests | Self::Busy | Self::Draining | Self::Unavailable | Self::NotReady => {
+                "yes"
+            }
+            Self::Internal | Self::OutcomeUnknown => "with a name",
+            Self::TaskNotFound | Self::TooLate | Self::Replaced => "no use",
+            _ => "after a correction",
+        }
+    }
+
     /// Seconds after which it is worth to ask again; all of 429 and 503 say one.
     pub(in crate::api) const fn retry_after(self) -> Option<u32> {
         match self {
