@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage
+.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # With the demo in each of them: an example brings the dev-dependencies, and these turn features on in libraries of the program.
@@ -65,5 +65,11 @@ lint: ## formatting, clippy, shellcheck, docker files
 fmt: ## format the code
 	@cargo fmt
 
-docs: ## write the papers that are made of the code: docs/openapi.json, docs/problems.md
+docs: ## generate docs/openapi.json and docs/problems.md from the code
 	@PUNCTUAL_WRITE_DOCS=1 cargo test --locked --quiet --lib api::tests::interface
+
+prose: ## measure the prose and the layout of the tree; BEFORE=commit beside the figures of a commit
+	@scripts/prose $(BEFORE)
+
+book: ## build the docs as a book with search: .stack/book/html
+	@scripts/book

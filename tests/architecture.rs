@@ -5,6 +5,8 @@
 
 #[path = "architecture/modules.rs"]
 mod modules;
+#[path = "architecture/pages.rs"]
+mod pages;
 #[path = "architecture/rules.rs"]
 mod rules;
 #[path = "architecture/source.rs"]
@@ -143,11 +145,19 @@ fn nothing_names_a_registry_or_a_path_of_one_machine() {
     holds(files.flat_map(|(path, text)| rules::places(&path, &text)).collect());
 }
 
+/// Every Markdown file of the repository.
+fn markdown() -> Vec<(String, String)> {
+    files().into_iter().filter(|(path, _)| path.ends_with(".md")).collect()
+}
+
 #[test]
-fn links_of_the_papers_lead_somewhere() {
-    let exists = |path: &str| root().join(path).exists();
-    let papers = files().into_iter().filter(|(path, _)| path.ends_with(".md"));
-    holds(papers.flat_map(|(path, text)| rules::links(&path, &text, exists)).collect());
+fn links_of_the_docs_lead_to_files_and_headings_that_exist() {
+    holds(pages::links(&markdown(), |path| root().join(path).exists()));
+}
+
+#[test]
+fn every_page_of_the_docs_is_in_the_table_of_contents() {
+    holds(pages::unlisted(&markdown()));
 }
 
 #[test]
@@ -399,9 +409,32 @@ fn a_sabotage_without_a_header_or_a_test_is_seen() {
     }
 }
 
+/// Markdown files made up for a test.
+fn written(pages: &[(&str, &str)]) -> Vec<(String, String)> {
+    pages.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_seen() {
-    let exists = |path: &str| path == "docs/here.md";
-    assert_eq!(said(rules::links("docs/a.md", "[x](here.md#part) [y](https://e.org) [z](#here)", exists)), 0);
-    assert_eq!(said(rules::links("docs/a.md", "[x](../gone.md) [y](there.md)", exists)), 2);
+    let exists = |path: &str| matches!(path, "docs/a.md" | "docs/here.md");
+    let here = ("docs/here.md", "# `punctual`: 1. A heading\n\n## Twice\n## Twice\n```\n# code [x](gone.md)\n```\n");
+    for (text, count) in [
+        ("[x](here.md) [y](https://e.org#z) [z](../docs/here.md#twice)", 0),
+        ("[x](../gone.md) [y](there.md)", 2),
+        ("# One\n[x](#one) [y](#two)", 1),
+        ("[x](here.md#punctual-1-a-heading) [y](here.md#twice-1)", 0),
+        ("[x](here.md#code-xgonemd) [y](here.md#twice-2)", 2),
+    ] {
+        assert_eq!(said(pages::links(&written(&[("docs/a.md", text), here]), exists)), count, "{text}");
+    }
+}
+
+#[test]
+fn a_page_that_is_not_in_the_table_of_contents_is_seen() {
+    for (summary, count) in
+        [("[a](how-to/a.md)\n[r](../README.md)", 0), ("[r](../README.md)", 1), ("[a](how-to/a.md) [a](how-to/a.md)", 1)]
+    {
+        let pages = written(&[("docs/SUMMARY.md", summary), ("docs/how-to/a.md", ""), ("README.md", "")]);
+        assert_eq!(said(pages::unlisted(&pages)), count, "{summary}");
+    }
 }

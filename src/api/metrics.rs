@@ -157,7 +157,7 @@ mod tests {
 
     /// The words in backticks in the docs' table row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
-        let paper = include_str!("../../docs/operations.md");
+        let paper = include_str!("../../docs/reference/metrics.md");
         let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
         row.split('`').skip(3).step_by(2).collect()
     }

@@ -19,9 +19,10 @@ use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
-/// The limits of the API, each with the status of a request that exceeds it. docs/operations.md
-/// lists them in one table. `/livez`, `/readyz` and `/metrics` obey only the limits on connections
-/// and headers. They have places of their own, whose number is not a setting.
+/// The limits of the API, each with the status of a request that exceeds it.
+/// docs/reference/limits.md lists them in one table. `/livez`, `/readyz` and `/metrics` obey only
+/// the limits on connections and headers. They have places of their own, whose number is not a
+/// setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.

@@ -290,7 +290,7 @@ fn every_setting_has_a_variable_named_like_it() {
 
 #[test]
 fn the_papers_list_every_setting_with_its_variable_and_default() {
-    let paper = include_str!("../../docs/operations.md");
+    let paper = include_str!("../../docs/reference/settings.md");
     for (flag, variable, default, _) in manual() {
         let row =
             paper.lines().find(|line| line.starts_with(&format!("| `{flag}`"))).unwrap_or_else(|| panic!("{flag} is missing"));

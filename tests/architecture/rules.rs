@@ -351,33 +351,6 @@ fn is_absolute(before: &str) -> bool {
     !before.ends_with(|c: char| c.is_alphanumeric() || "._-/}~$)>".contains(c))
 }
 
-/// Returns links of a Markdown file that lead to no file of the repository. `exists` takes a path
-/// from its root.
-pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let mut broken = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            if file.is_empty() || file.contains("://") || file.starts_with("mailto:") {
-                continue;
-            }
-            let mut segments: Vec<&str> = folder.split('/').filter(|segment| !segment.is_empty()).collect();
-            for segment in file.split('/') {
-                match segment {
-                    ".." => drop(segments.pop()),
-                    "." | "" => {}
-                    name => segments.push(name),
-                }
-            }
-            if !exists(&segments.join("/")) {
-                broken.push(format!("{path}:{}: a link leads to {target}, which is not there", number + 1));
-            }
-        }
-    }
-    broken
-}
-
 /// Checks the header of a sabotage: the promise, the broken part, and a test that exists.
 pub fn sabotage(path: &str, patch: &str, sources: &[&str]) -> Vec<String> {
     let header = patch.split("diff --git").next().unwrap_or_default();

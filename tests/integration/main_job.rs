@@ -345,8 +345,8 @@ fn alarms_name_what_there_is(described: &[&str]) {
         let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
         assert!(described.contains(&family), "docs/alerts.yml has {name}, the node has {described:?}");
     }
-    let manual = include_str!("../../docs/operations.md");
+    let manual = include_str!("../../docs/operate/runbook.md");
     for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-        assert!(manual.contains(name), "docs/operations.md says nothing of {name}");
+        assert!(manual.contains(name), "docs/operate/runbook.md says nothing of {name}");
     }
 }

@@ -1,5 +1,5 @@
-//! Names: each cell of the table in docs/names.md, and what must not happen when many clients
-//! replace and cancel the same names.
+//! Names: each cell of the table in docs/how-to/names.md, and what must not happen when many
+//! clients replace and cancel the same names.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

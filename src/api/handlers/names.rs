@@ -22,7 +22,7 @@ use crate::node::messages::{Placed, Refusal};
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
 
 /// The reason why a PUT takes no `Idempotency-Key`.
-const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/names.md says; the key of a POST is the name of its task";
+const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/how-to/names.md says; the key of a POST is the name of its task";
 
 /// Reads topic and name from the path. Returns a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {

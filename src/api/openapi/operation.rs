@@ -116,7 +116,7 @@ impl Tag {
         match self {
             Self::Tasks => "Submit, look up and cancel tasks.",
             Self::Names => {
-                "Tasks by the submitter's own id: create or replace, look up, cancel. docs/names.md has the rules in a table."
+                "Tasks by the submitter's own id: create or replace, look up, cancel. docs/how-to/names.md has the rules in a table."
             }
             Self::Dead => "Tasks that were given up on: list, put back, drop.",
             Self::Cluster => "The cluster, and this interface itself.",

@@ -189,6 +189,18 @@ impl ProblemType {
         StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
+    /// Returns the column "safe to retry?" of docs/problems.md, for the same request sent again.
+    pub(super) const fn safe_to_retry(self) -> &'static str {
+        match self {
+            Self::RequestTimeout | Self::TooManyRequests | Self::Busy | Self::Draining | Self::Unavailable | Self::NotReady => {
+                "yes"
+            }
+            Self::Internal | Self::OutcomeUnknown => "with a name",
+            Self::TaskNotFound | Self::TooLate | Self::Replaced => "no use",
+            _ => "after a correction",
+        }
+    }
+
     /// Returns the seconds after which a retry makes sense. All types of 429 and 503 have them.
     pub(in crate::api) const fn retry_after(self) -> Option<u32> {
         match self {

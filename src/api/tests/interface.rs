@@ -125,7 +125,7 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
 
 #[test]
 fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
-    let operations = include_str!("../../../docs/operations.md");
+    let operations = include_str!("../../../docs/reference/settings.md");
     let preface = include_str!("../openapi/preface.md");
     let flags = |text: &str| -> BTreeSet<String> {
         let parts = text.split("`--").skip(1);

@@ -222,7 +222,7 @@ pub enum CheckError {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error(
-        "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operations.md"
+        "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operate/postgres.md"
     )]
     NotOwner { owner: String },
 }

@@ -34,7 +34,7 @@ pub const METRICS: Operation = Operation {
     id: "getMetrics",
     tag: Tag::Node,
     summary: "All metrics of the node",
-    description: "docs/operations.md says what each of them means.",
+    description: "docs/reference/metrics.md says what each of them means.",
     parameters: &[],
     body: None,
     answers: &[Answer::text(telemetry::CONTENT_TYPE, "OpenMetrics, as Prometheus reads it.")],
