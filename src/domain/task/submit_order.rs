@@ -127,10 +127,11 @@ mod tests {
         }
 
         #[test]
-        fn a_submit_a_microsecond_later_on_another_node_is_higher(ahead in 1_000_i64..5 * YEAR, random: [u64; 4]) {
+        fn a_submit_two_microseconds_later_on_another_node_is_higher(ahead in 1_000_i64..5 * YEAR, random: [u64; 4]) {
             let due_at = at(NOW + ahead).ceil_millis();
             let order = |now, random: &[u64]| order_of(due_at, SubmitOrder::default().next(at(now), due_at, random[0]), random[1]);
-            prop_assert!(order(NOW, &random[..2]) < order(NOW + 1, &random[2..]));
+            // Within a microsecond, a moment is random.
+            prop_assert!(order(NOW, &random[..2]) < order(NOW + 2, &random[2..]));
         }
     }
 
