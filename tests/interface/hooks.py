@@ -15,7 +15,7 @@ TOPICS = os.environ["PUNCTUAL_TEST_TOPICS"].split(",")
 DEAD = os.environ["PUNCTUAL_TEST_DEAD"].split(",")
 RECORD = open(os.environ["PUNCTUAL_TEST_RECORD"], "w", encoding="utf-8")  # noqa: SIM115 - for the whole run
 PROBLEM = "urn:punctual:problem:"
-MOSTLY_TRUE = {"if-match": ["*"], "if-none-match": ['"nobody"', 'W/"nobody", "nobody else"']}
+MOSTLY_TRUE = {"if-match": ["*"], "if-none-match": ['"nobody"', 'W/"nobody", "somebody-else"']}
 
 
 # --- what makes requests that a cluster takes ---------------------------------------------------
