@@ -138,6 +138,7 @@ fn status_label(status: StatusCode) -> &'static str {
         405 => "405",
         408 => "408",
         409 => "409",
+        412 => "412",
         413 => "413",
         415 => "415",
         422 => "422",
@@ -154,12 +155,20 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::api::problems::problem_type::ProblemType;
 
     /// The words in backticks in the docs' table row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
         let paper = include_str!("../../docs/reference/metrics.md");
         let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
         row.split('`').skip(3).step_by(2).collect()
+    }
+
+    #[test]
+    fn every_status_of_a_problem_has_a_label_of_its_own() {
+        for kind in ProblemType::ALL {
+            assert_eq!(status_label(kind.status()), kind.status().as_str(), "{kind:?}");
+        }
     }
 
     #[test]

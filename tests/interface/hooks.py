@@ -15,6 +15,7 @@ TOPICS = os.environ["PUNCTUAL_TEST_TOPICS"].split(",")
 DEAD = os.environ["PUNCTUAL_TEST_DEAD"].split(",")
 RECORD = open(os.environ["PUNCTUAL_TEST_RECORD"], "w", encoding="utf-8")  # noqa: SIM115 - for the whole run
 PROBLEM = "urn:punctual:problem:"
+MOSTLY_TRUE = {"if-match": ["*"], "if-none-match": ['"nobody"', 'W/"nobody", "somebody-else"']}
 
 
 # --- what makes requests that a cluster takes ---------------------------------------------------
@@ -31,6 +32,11 @@ def before_load_schema(context, raw_schema):
     for path, methods in raw_schema["paths"].items():
         for method, operation in methods.items():
             for parameter in operation.get("parameters", []):
+                # Preconditions that mostly hold: any other tag is answered 412, and nothing else would be tried.
+                if parameter["name"].lower() in MOSTLY_TRUE:
+                    parameter.pop("example", None)
+                    parameter.pop("examples", None)
+                    parameter["schema"] = {"type": "string", "enum": MOSTLY_TRUE[parameter["name"].lower()]}
                 if parameter["name"] == "topic":
                     parameter["schema"] = there if method == "put" else perhaps_there
     # Dead letters that are there: some to drop, some to put back.

@@ -59,7 +59,7 @@ struct Accepted {
     name: Option<String>,
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
-    headers: Vec<(String, String)>,
+    headers: Vec<Header>,
     fate: Fate,
 }
 
@@ -71,7 +71,10 @@ pub struct Oracle {
 }
 
 /// Name, key, payload and headers.
-type Kept = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, String)>);
+type Kept = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<Header>);
+
+/// The name of a header and its value, which may be null.
+type Header = (String, Option<Vec<u8>>);
 
 /// A task as it is in a table.
 #[derive(Debug)]
@@ -311,24 +314,35 @@ async fn rows_of(cluster: &Cluster) -> Vec<Row> {
     rows.into_iter().map(row).collect()
 }
 
-/// Reads headers from their column. The lengths of name (2 bytes) and value (4 bytes) precede each
-/// header.
-fn headers_of(mut rest: &[u8]) -> Vec<(String, String)> {
+/// Reads headers from their column. The lengths of name (2 bytes) and value (4 bytes, all ones for
+/// null) precede each header.
+fn headers_of(mut rest: &[u8]) -> Vec<Header> {
     let mut headers = Vec::new();
     while !rest.is_empty() {
         let (length, after) = rest.split_at(2);
         let (name, after) = after.split_at(usize::from(u16::from_be_bytes(length.try_into().unwrap())));
         let (length, after) = after.split_at(4);
-        let length = usize::try_from(u32::from_be_bytes(length.try_into().unwrap())).unwrap();
-        let (value, after) = after.split_at(length);
-        headers.push((String::from_utf8(name.to_vec()).unwrap(), String::from_utf8(value.to_vec()).unwrap()));
+        let length = u32::from_be_bytes(length.try_into().unwrap());
+        let is_null = length == u32::MAX;
+        let (value, after) = after.split_at(if is_null { 0 } else { usize::try_from(length).unwrap() });
+        headers.push((String::from_utf8(name.to_vec()).unwrap(), (!is_null).then(|| value.to_vec())));
         rest = after;
     }
     headers
 }
 
-/// The members of an object in their order.
-struct Pairs(Vec<(String, String)>);
+/// The headers of an object, in the order of its members.
+struct Pairs(Vec<Header>);
+
+/// The values that a member of `headers` gives to its name.
+fn values_of(value: &Value) -> Vec<Option<Vec<u8>>> {
+    match value {
+        Value::Null => vec![None],
+        Value::String(text) => vec![Some(text.clone().into_bytes())],
+        Value::Array(values) => values.iter().flat_map(values_of).collect(),
+        object => vec![Some(STANDARD.decode(object["base64"].as_str().unwrap()).unwrap())],
+    }
+}
 
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -336,12 +350,12 @@ impl<'de> Deserialize<'de> for Pairs {
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Pairs;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object of strings")
+                f.write_str("an object of headers")
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    pairs.extend(values_of(&value).into_iter().map(|value| (name.clone(), value)));
                 }
                 Ok(Pairs(pairs))
             }
