@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use punctual::clock::monotonic;
 use punctual::domain::leaves::{Parent, Partition, Rules};
-use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, WidthClass, TaskId, TaskState, Timestamp, ids};
+use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, TaskId, TaskState, Timestamp, WidthClass, ids};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::tasks::look_up::{IN_BATCHES, LookUp};

@@ -120,7 +120,13 @@ mod armed {
         #[test]
         fn a_point_is_due_at_the_time_that_was_asked_for_and_no_other_ever() {
             let armed = Armed::read("settle-ready:3").unwrap();
-            let comings = [Failpoint::SettleReady, Failpoint::ClaimCommitted, Failpoint::SettleReady, Failpoint::SettleReady, Failpoint::SettleReady];
+            let comings = [
+                Failpoint::SettleReady,
+                Failpoint::ClaimCommitted,
+                Failpoint::SettleReady,
+                Failpoint::SettleReady,
+                Failpoint::SettleReady,
+            ];
             assert_eq!(comings.map(|point| armed.is_due(point)), [false, false, false, true, false]);
             assert!(["", "nowhere", "settle-ready:0", "settle-ready:x"].iter().all(|text| Armed::read(text).is_none()));
         }

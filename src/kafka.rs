@@ -25,7 +25,7 @@ mod topics;
 pub use compression::{Codec, TopicCompression};
 pub use contact::Contact;
 pub use context::Hooks;
-pub use delivery::{Failed, DeliveryOutcome, Reason, DeliveryReport, SendError};
+pub use delivery::{DeliveryOutcome, DeliveryReport, Failed, Reason, SendError};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, Reader};

@@ -70,7 +70,9 @@ impl Slots {
     /// Records a delivery report. Returns the batch when the report was its last one.
     pub fn take_in(&self, report: DeliveryReport) -> Option<Arc<Held>> {
         let (slot, place) = (report.correlation_id >> PLACE_BITS, report.correlation_id & ((1 << PLACE_BITS) - 1));
-        let DeliveryOutcome::Acknowledged(receipt) = report.outcome else { unreachable!("not acknowledged: {:?}", report.outcome) };
+        let DeliveryOutcome::Acknowledged(receipt) = report.outcome else {
+            unreachable!("not acknowledged: {:?}", report.outcome)
+        };
         let mut entry = self.held[slot].lock().expect("whole");
         let held = entry.as_ref().expect("a report comes once");
         held.outcomes.lock().expect("whole")[place] = Some(Outcome::Published(receipt));

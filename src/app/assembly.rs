@@ -21,7 +21,7 @@ use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{self, InFlightBatches};
 use crate::node::maintenance::{self, Leaves, Maintenance};
 use crate::node::membership::{self, Membership, Progress};
-use crate::node::messages::{Requirement, NotReady};
+use crate::node::messages::{NotReady, Requirement};
 use crate::node::metrics::Metrics;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;

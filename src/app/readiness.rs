@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::node::messages::{Requirement, NotReady};
+use crate::node::messages::{NotReady, Requirement};
 use crate::node::requests::service::Service;
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};

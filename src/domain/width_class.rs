@@ -89,7 +89,18 @@ mod tests {
     fn a_batch_within_a_millisecond_is_of_the_first_class() {
         let id = |ms| TaskId::new(Timestamp::from_millis(ms), Shard::new(0), 0);
         let width_class = |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().width_class.as_smallint();
-        assert_eq!([width_class(0), width_class(1), width_class(2), width_class(4), width_class(5), width_class(900_000), width_class(i64::MAX >> 15)], [0, 0, 1, 1, 2, 10, 16]);
+        assert_eq!(
+            [
+                width_class(0),
+                width_class(1),
+                width_class(2),
+                width_class(4),
+                width_class(5),
+                width_class(900_000),
+                width_class(i64::MAX >> 15)
+            ],
+            [0, 0, 1, 1, 2, 10, 16]
+        );
         assert_eq!(Reach::of(std::iter::empty()), None);
     }
 }

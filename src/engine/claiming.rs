@@ -25,8 +25,8 @@
 //! so a claim can also split one hot millisecond. Widths are measured so that the tasks of one
 //! instant are spread evenly ([`ruler`]).
 
-mod ruler;
 mod deferred_ranges;
+mod ruler;
 #[cfg(test)]
 mod tests;
 
@@ -35,9 +35,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use self::ruler::{MILLISECOND, Ruler};
 pub use self::deferred_ranges::Scope;
-use self::deferred_ranges::{Kind, DeferredRange, DeferredRanges};
+use self::deferred_ranges::{DeferredRange, DeferredRanges, Kind};
+use self::ruler::{MILLISECOND, Ruler};
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, IdRange, Shard, TaskId, Timestamp, TopicName};
 
@@ -179,7 +179,17 @@ impl Claiming {
         let step = width_of(settings.window);
         let (deferred_ranges, passed) = (DeferredRanges::default(), DeferredRanges::default());
         let leaf = width_of(settings.leaf);
-        Self { settings, rulers, watermark: None, cut: Uuid::nil(), step, deferred_ranges, passed, sweep_step: leaf, sweep_max: leaf }
+        Self {
+            settings,
+            rulers,
+            watermark: None,
+            cut: Uuid::nil(),
+            step,
+            deferred_ranges,
+            passed,
+            sweep_step: leaf,
+            sweep_max: leaf,
+        }
     }
 
     /// Starts again after a start of the node or a change of its shards. The caller must sweep
@@ -199,7 +209,10 @@ impl Claiming {
         let goal = floor_of(now.plus(self.settings.window));
         // The clock was set back. Tasks between the new time and the watermark are not due for
         // long, so they must not count as claimed.
-        if self.watermark.is_some_and(|watermark| watermark.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))) {
+        if self
+            .watermark
+            .is_some_and(|watermark| watermark.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack)))
+        {
             *self = Self::measured(self.settings, self.rulers.clone());
         }
         let watermark = *self.watermark.get_or_insert(floor_of(now));
@@ -271,7 +284,8 @@ impl Claiming {
         let expected = rest_width.saturating_mul(u128::from(taken.got)) / width.max(1);
         let target = u128::from(self.settings.rows_target);
         let is_dense = u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
-        let is_hotspot = deferred.kind == Kind::Deferred && is_dense && expected >= target.saturating_mul(u128::from(HOTSPOT_CLAIMS));
+        let is_hotspot =
+            deferred.kind == Kind::Deferred && is_dense && expected >= target.saturating_mul(u128::from(HOTSPOT_CLAIMS));
         // When deferred ranges have to be joined, the new one would be lost.
         if !is_hotspot || taken.hotspot_topics.is_empty() || !self.deferred_ranges.has_room_for(2) {
             return;
@@ -438,7 +452,12 @@ impl Claiming {
     pub fn inserted_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
         if !due.is_empty() {
-            self.deferred_ranges.keep(DeferredRange::new(due, self.rulers.all.width(due.from, due.to), Scope::All, Kind::Deferred));
+            self.deferred_ranges.keep(DeferredRange::new(
+                due,
+                self.rulers.all.width(due.from, due.to),
+                Scope::All,
+                Kind::Deferred,
+            ));
         }
     }
 
@@ -455,7 +474,12 @@ impl Claiming {
             return watermark;
         }
         let rest = IdRange { from: self.behind(watermark), to: present };
-        self.deferred_ranges.keep(DeferredRange::new(rest, self.rulers.mine.width(rest.from, rest.to), Scope::Mine, Kind::Deferred));
+        self.deferred_ranges.keep(DeferredRange::new(
+            rest,
+            self.rulers.mine.width(rest.from, rest.to),
+            Scope::Mine,
+            Kind::Deferred,
+        ));
         self.cut = present;
         self.watermark = Some(present);
         present

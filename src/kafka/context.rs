@@ -13,7 +13,7 @@ use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
 
 use super::signs::Signs;
-use super::{Contact, DeliveryOutcome, Metrics, Mode, Reason, DeliveryReport};
+use super::{Contact, DeliveryOutcome, DeliveryReport, Metrics, Mode, Reason};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 
@@ -26,7 +26,10 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    pub fn new(on_report: impl Fn(DeliveryReport) + Send + Sync + 'static, now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+    pub fn new(
+        on_report: impl Fn(DeliveryReport) + Send + Sync + 'static,
+        now: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Self {
         Self { on_report: Box::new(on_report), now: Box::new(now) }
     }
 }

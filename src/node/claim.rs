@@ -281,7 +281,9 @@ impl Claimer {
         let passed = self.claiming.passed_count() + self.far.passed_count();
         let now = [deferred_ranges, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
         let metrics = &self.shared.metrics;
-        for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown)) {
+        for (gauge, (now, shown)) in
+            [&metrics.deferred_ranges, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown))
+        {
             gauge.inc_by(now - std::mem::replace(shown, now));
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::membership::TrustHandle;
-use super::messages::{Requirement, NotReady};
+use super::messages::{NotReady, Requirement};
 use crate::clock::ClusterClock;
 use crate::kafka::Contact;
 

@@ -74,12 +74,15 @@ impl Metrics {
             claimed: to.counter("tasks_claimed", "Tasks claimed, on insert or later"),
             claimed_on_insert: to
                 .counter("tasks_claimed_on_insert", "Tasks claimed as they were inserted, being due within the window"),
-            claimed_after_due: to
-                .counter("tasks_claimed_after_due", "Tasks of the watermark that were claimed only after they were due: an alarm"),
+            claimed_after_due: to.counter(
+                "tasks_claimed_after_due",
+                "Tasks of the watermark that were claimed only after they were due: an alarm",
+            ),
             claim_duration: to.seconds("claim_duration", "Time of a claim that took tasks"),
             claim_failures: to.counter("claim_failures", "Claims that failed or were not answered"),
             claims_too_large: to.counter("claims_too_large", "Claims whose range held too much for one, and was divided"),
-            deferred_ranges: to.gauge("claim_deferred_ranges", "Ranges of ids set aside, to be claimed in turns with the watermark"),
+            deferred_ranges: to
+                .gauge("claim_deferred_ranges", "Ranges of ids set aside, to be claimed in turns with the watermark"),
             passed: to.gauge(
                 "claim_deferred_ranges_waiting",
                 "Ranges of ids passed by for topics that had as much in flight as they may, to be claimed when there is room",

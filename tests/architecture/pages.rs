@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Links to files that do not exist, or to headings that a page does not have.
 ///
-/// `pages` are paths and texts of all Markdown files; `exists` tells whether a path is a file or folder.
+/// `pages` are paths and texts of all Markdown files; `exists` tells whether a path is a file or
+/// folder.
 pub fn links(pages: &[(String, String)], exists: impl Fn(&str) -> bool) -> Vec<String> {
     let anchors: BTreeMap<&str, BTreeSet<String>> = pages.iter().map(|(path, text)| (path.as_str(), anchors(text))).collect();
     let mut broken = Vec::new();

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
-use punctual::kafka::{Failed, DeliveryOutcome, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
+use punctual::kafka::{DeliveryOutcome, Failed, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
-    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer, settings, stamp, task_id, topic,
+    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer, settings, stamp, task_id,
+    topic,
 };
 use crate::support::eventually;
 
@@ -148,7 +149,8 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     alone.send(50, narrow.as_str(), &large.task(0), stamp()).unwrap();
     let alone_outcomes = outcomes(&mut reports, 51).await;
     for (ticket, outcome) in &alone_outcomes {
-        let is_expected = if *ticket == 50 { outcome.is(Failure::RefusedForGood) } else { matches!(outcome, DeliveryOutcome::Acknowledged(_)) };
+        let is_expected =
+            if *ticket == 50 { outcome.is(Failure::RefusedForGood) } else { matches!(outcome, DeliveryOutcome::Acknowledged(_)) };
         assert!(is_expected, "{ticket}: {outcome:?}");
     }
 
@@ -182,7 +184,10 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
         alone.send(ticket, compacted.as_str(), &task, stamp()).unwrap();
     }
     let outcomes = outcomes(&mut reports, 3).await;
-    assert!(matches!(outcomes[&0], DeliveryOutcome::Acknowledged(_)) && matches!(outcomes[&2], DeliveryOutcome::Acknowledged(_)), "{outcomes:?}");
+    assert!(
+        matches!(outcomes[&0], DeliveryOutcome::Acknowledged(_)) && matches!(outcomes[&2], DeliveryOutcome::Acknowledged(_)),
+        "{outcomes:?}"
+    );
     assert!(outcomes[&1].is(Failure::RefusedForGood), "{outcomes:?}");
     alone.close().await;
 }

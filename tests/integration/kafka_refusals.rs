@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use punctual::domain::{Failure, TopicName};
-use punctual::kafka::{Failed, DeliveryOutcome, Mode, SendError};
+use punctual::kafka::{DeliveryOutcome, Failed, Mode, SendError};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 

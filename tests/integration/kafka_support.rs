@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::encoding::text::encode;
 use punctual::domain::batch::TaskParts;
 use punctual::domain::{Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName};
-use punctual::kafka::{DeliveryOutcome, Hooks, Metrics, Mode, Producer, DeliveryReport, Settings, Topics};
+use punctual::kafka::{DeliveryOutcome, DeliveryReport, Hooks, Metrics, Mode, Producer, Settings, Topics};
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
@@ -124,7 +124,12 @@ pub async fn outcomes(reports: &mut Receiver<DeliveryReport>, count: usize) -> H
     let all = async {
         while outcomes.len() < count {
             let report = reports.recv().await.unwrap();
-            assert_eq!(outcomes.insert(report.correlation_id, report.outcome), None, "correlation_id {} was reported twice", report.correlation_id);
+            assert_eq!(
+                outcomes.insert(report.correlation_id, report.outcome),
+                None,
+                "correlation_id {} was reported twice",
+                report.correlation_id
+            );
         }
     };
     let is_complete = tokio::time::timeout(REPORT_DEADLINE, all).await.is_ok();

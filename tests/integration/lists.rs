@@ -250,9 +250,12 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     let node = cluster.node().await;
     let due = now_ms() / 1000 * 1000 + 40 * MINUTE_MS;
     // Most of it in a leaf; a part is still in the far table.
-    for (table, topic, count, due) in
-        [("task", &hotspot, HOTSPOT, due), ("task_far", &hotspot, 500, due), ("task", &beside, 20, due), ("task", &beside, 3, due + 1)]
-    {
+    for (table, topic, count, due) in [
+        ("task", &hotspot, HOTSPOT, due),
+        ("task_far", &hotspot, 500, due),
+        ("task", &beside, 20, due),
+        ("task", &beside, 3, due + 1),
+    ] {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
              select shard, (lpad(to_hex($3::bigint), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'

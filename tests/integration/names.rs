@@ -10,7 +10,7 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
+use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;
@@ -307,7 +307,8 @@ impl Claimed {
         let settings = postgres::Settings::new(&cluster.database.url).unwrap();
         let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
-        let maintenance = Maintenance::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
+        let maintenance =
+            Maintenance::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
         let mut maintenance = maintenance;
         maintenance.round().await.unwrap();
         let now = Timestamp::from_millis(now_ms());

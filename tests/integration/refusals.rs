@@ -105,8 +105,10 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
         parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["gone"] == is_gone)
     };
     eventually("it is named as parked", RETURN_DEADLINE, async || is_parked(false).await).await;
-    eventually("it is counted as parked", RETURN_DEADLINE, async || node.api().metric("punctual_unavailable_topics").await == 1.0)
-        .await;
+    eventually("it is counted as parked", RETURN_DEADLINE, async || {
+        node.api().metric("punctual_unavailable_topics").await == 1.0
+    })
+    .await;
     eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
         .await;
     assert!(is_parked(true).await, "it is named as gone");

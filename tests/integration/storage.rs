@@ -10,7 +10,7 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
     ids,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
+use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::lists::backlog::BacklogCounter;

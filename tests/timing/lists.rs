@@ -51,7 +51,8 @@ async fn milliseconds(api: &Api, path: &str) -> f64 {
     took[TRIES / 2]
 }
 
-/// Inserts tasks of ten topics, due in 5 to 105 minutes, not stored in the order of their due times.
+/// Inserts tasks of ten topics, due in 5 to 105 minutes, not stored in the order of their due
+/// times.
 async fn load(cluster: &Cluster) {
     let query = "insert into task (shard, id, topic, payload)
         select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,

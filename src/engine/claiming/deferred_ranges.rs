@@ -168,8 +168,11 @@ impl DeferredRanges {
     /// Joins the range with an adjacent one of the same kind that waits for the same topics and
     /// leaves out the same topics. Otherwise appends it.
     pub(super) fn join(&mut self, deferred: DeferredRange) {
-        let is_alike = |known: &DeferredRange| (known.scope, known.kind) == (deferred.scope, deferred.kind) && known.left_out == deferred.left_out;
-        let fits = |known: &&mut DeferredRange| is_alike(known) && known.full == deferred.full && known.rest.touches(deferred.rest);
+        let is_alike = |known: &DeferredRange| {
+            (known.scope, known.kind) == (deferred.scope, deferred.kind) && known.left_out == deferred.left_out
+        };
+        let fits =
+            |known: &&mut DeferredRange| is_alike(known) && known.full == deferred.full && known.rest.touches(deferred.rest);
         match self.deferred_ranges.iter_mut().find(fits) {
             Some(known) => known.take_in(deferred),
             None => self.keep(deferred),

@@ -10,7 +10,7 @@ use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
-use crate::node::messages::{NotReady, NodeView};
+use crate::node::messages::{NodeView, NotReady};
 use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
 
 /// The findings of one turn.

@@ -20,7 +20,7 @@ use crate::engine::liveness::streak::{Blame, Failing};
 use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::error_chain::chain;
-use crate::node::messages::{Requirement, NotReady};
+use crate::node::messages::{NotReady, Requirement};
 use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
 use crate::shutdown::Failure;
 use crate::{etcd, postgres};

@@ -69,7 +69,9 @@ impl<'a> Progress<'a> {
         self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
             (0, _) => Err(trouble_of(error)),
-            (count, true) => Err(Unavailable::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) }),
+            (count, true) => {
+                Err(Unavailable::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) })
+            }
             (_, false) => {
                 tracing::warn!(error = chain(error), "a call for many tasks ends early, and says so");
                 Ok(self.with_more(searched_to))

@@ -61,9 +61,9 @@ impl Canceller {
             mpsc::error::TrySendError::Full(_) => Unavailable::Busy { bound: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
         })?;
-        answered
-            .await
-            .unwrap_or_else(|_ended| Err(Unavailable::Unknown { reason: "the node stopped while it cancelled the task".to_owned() }))
+        answered.await.unwrap_or_else(|_ended| {
+            Err(Unavailable::Unknown { reason: "the node stopped while it cancelled the task".to_owned() })
+        })
     }
 }
 

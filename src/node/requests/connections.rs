@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::error_chain::chain;
-use crate::node::messages::{Requirement, NotReady};
+use crate::node::messages::{NotReady, Requirement};
 use crate::postgres::Error;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;

@@ -74,7 +74,12 @@ impl Replacer {
     }
 
     /// Cancels the task of a name, if `condition` allows it.
-    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Unavailable> {
+    pub async fn withdraw(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         loop {
             match self.replaces.withdraw(topic, name, condition).await {

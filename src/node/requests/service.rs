@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::task_service::TaskService;
 use crate::domain::{Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Requirement, NotReady, Placed, Refusal, Unavailable, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement, Unavailable, Verdict,
 };
 
 /// The service that a node offers to its API. Cheap to clone.
@@ -143,7 +143,12 @@ impl Service {
     }
 
     /// Cancels the task of a name, if `condition` allows it.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
+    pub async fn cancel_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Verdict, Unavailable> {
         ask!(self.cancel_named(topic, name, condition), Unavailable)
     }
 

@@ -24,8 +24,8 @@ use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::node::membership::Bulletin;
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Requirement, NotReady, NodeView, UNAVAILABLE_SHOWN_MAX, UnavailableTopic, Placed,
-    Refusal, Unavailable, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, NodeView, NotReady, Placed, Refusal, Requirement,
+    UNAVAILABLE_SHOWN_MAX, Unavailable, UnavailableTopic, Verdict,
 };
 use crate::node::shared::Shared;
 use crate::postgres::lists::backlog::BacklogCounter;
@@ -267,7 +267,12 @@ impl TaskService {
 
     /// Cancels the task of a name, if `condition` allows it. When the task is replaced meanwhile,
     /// its replacement is meant instead.
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
+    pub async fn cancel_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Verdict, Unavailable> {
         self.takes_changes()?;
         for _try in 0..CANCELS_OF_NAME_MAX {
             let verdict = if condition.is_none() {
@@ -296,7 +301,12 @@ impl TaskService {
 
     /// Cancels the task of a name. The entry is locked meanwhile, so that exactly the task that
     /// `condition` allows is cancelled. `None` means that the task is being moved.
-    async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Option<Verdict>, Unavailable> {
+    async fn withdraw(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Option<Verdict>, Unavailable> {
         Ok(match self.replacer.withdraw(topic, name, condition).await? {
             Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
             Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),

@@ -19,7 +19,9 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{ClusterSettings, Kept, Outcome, Receipt, WidthClass, TaskId, TaskState, TaskView, Timestamp, TopicName, ids};
+use crate::domain::{
+    ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp, TopicName, WidthClass, ids,
+};
 use crate::postgres::connection::Purpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
@@ -328,7 +330,8 @@ async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>
     let earliest = lowest_batch_of(std::iter::once(row));
     let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
     let starts: Vec<Uuid> = WidthClass::all().map(|width_class| width_class.lowest_start(row)).collect();
-    let found = sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(width_classes).bind(starts).fetch_optional(open).await?;
+    let found =
+        sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(width_classes).bind(starts).fetch_optional(open).await?;
     found.as_ref().map(line_of).transpose()
 }
 

@@ -8,7 +8,7 @@ use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
     Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::maintenance::{Leaves, Metrics, Maintenance};
+use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;

@@ -14,7 +14,8 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, slot: u8) -> Option<()> {
         let node = &mut state.nodes[usize::from(slot)];
         let own = state.db.unsettled_of(node.identity);
-        let in_book = |book: Book| (0..BATCHES).filter(|batch| node.registry[*batch] == book).fold(0, |all, batch| all | bit(batch));
+        let in_book =
+            |book: Book| (0..BATCHES).filter(|batch| node.registry[*batch] == book).fold(0, |all, batch| all | bit(batch));
         let (held, settled, durable) = (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
         // A query whose answer would tell nothing is not a step.
         if node.doubt == 0 && own & !held == 0 && settled | durable | node.suspects == 0 {

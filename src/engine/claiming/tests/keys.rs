@@ -33,7 +33,8 @@ fn claims_for(key_count: usize) -> [usize; 3] {
     for millis in (20..=1_200).step_by(20) {
         while let Some(claim) = claiming.next_at_watermark(at(millis)).or_else(|| claiming.next_deferred()) {
             let found = table.range(claim.range.from..claim.range.to).count();
-            counts[if found > ROWS_MAX { 1 } else { 2 * usize::from(found == 0) }] += usize::from(found > 0 || !claim.is_at_watermark());
+            counts[if found > ROWS_MAX { 1 } else { 2 * usize::from(found == 0) }] +=
+                usize::from(found > 0 || !claim.is_at_watermark());
             carry_out(&mut claiming, &claim, &mut table);
         }
     }

@@ -189,7 +189,9 @@ fn a_hotspot_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
     busy.turn(at(801), 2);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
     busy.turn(at(802), 0);
-    let end_of = |kind: Kind| busy.claiming.deferred_ranges.all().filter(|deferred| deferred.kind == kind).map(|deferred| deferred.rest.to).max();
+    let end_of = |kind: Kind| {
+        busy.claiming.deferred_ranges.all().filter(|deferred| deferred.kind == kind).map(|deferred| deferred.rest.to).max()
+    };
     assert_eq!(end_of(Kind::Sweep), Some(floor_of(at(1_001))));
     assert_eq!(end_of(Kind::Deferred), Some(floor_of(at(1_002))), "the hotspots are one deferred range, the sweep another");
 }

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::domain::{Failure, Monotonic};
 use crate::engine::failure::{Defect, Renewals};
 use crate::engine::topics::Pace;
-use crate::kafka::{self, Contact, DeliveryOutcome, Hooks, Mode, DeliveryReport};
+use crate::kafka::{self, Contact, DeliveryOutcome, DeliveryReport, Hooks, Mode};
 
 /// A producer is checked after this time without an acknowledgement, if records wait, other clients
 /// reach Kafka, and the producer has no connection.
@@ -83,7 +83,9 @@ impl Maker {
                 DeliveryOutcome::Acknowledged(_) => {
                     marked.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
-                DeliveryOutcome::Failed(failed) if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() => {
+                DeliveryOutcome::Failed(failed)
+                    if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() =>
+                {
                     marked.is_doubted.store(true, Ordering::Relaxed);
                 }
                 DeliveryOutcome::Failed(_) => {}

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Failure, Outcome, Receipt, Throttle, TaskId};
+use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
-use crate::kafka::{Contact, Failed, DeliveryOutcome, DeliveryReport};
+use crate::kafka::{Contact, DeliveryOutcome, DeliveryReport, Failed};
 use crate::node::in_flight::batches::{InFlightBatch, InFlightBatches, Noted};
 use crate::node::in_flight::inbox::Inbox;
 use crate::node::metrics::Metrics;

@@ -24,8 +24,8 @@ use crate::domain::{
     TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, Requirement, NotReady, NodeView, UnavailableTopic, Placed, Refusal,
-    Unavailable, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, NodeView, NotReady, Placed, Refusal, Requirement,
+    Unavailable, UnavailableTopic, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -147,7 +147,12 @@ impl Model {
         }
     }
 
-    pub async fn cancel_named(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Verdict, Unavailable> {
+    pub async fn cancel_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Verdict, Unavailable> {
         match self.named(topic, name) {
             Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
             Some(id) => self.cancel(id).await,
