@@ -39,7 +39,11 @@ async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
         oldest.iter().all(|leaf| !now.contains(*leaf))
     })
     .await;
-    assert_eq!(cluster.count("select count(*) from pg_inherits where inhdetachpending").await, 0, "a detach was cut off");
+    // The next leaf may be in the middle of its detach. A detach that was cut off stays pending.
+    eventually("no detach was cut off", DEADLINE, async || {
+        cluster.count("select count(*) from pg_inherits where inhdetachpending").await == 0
+    })
+    .await;
 }
 
 /// The attached leaves, by name: so by time.
